@@ -1,0 +1,56 @@
+"""hermetic: sequence packing that provably does not leak.
+
+Pack, seal, prove. The names below are the public surface; they are resolved on first use, so that
+``import hermetic`` costs nothing and ``hermetic.plan`` never imports torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hermetic.attention import packed_attention as packed_attention
+    from hermetic.batch import Boundaries as Boundaries
+    from hermetic.batch import PackedBatch as PackedBatch
+    from hermetic.batch import collate as collate
+    from hermetic.errors import HermeticError as HermeticError
+    from hermetic.loss import document_log_probs as document_log_probs
+    from hermetic.loss import packed_loss as packed_loss
+    from hermetic.plan import Plan as Plan
+    from hermetic.plan import plan_rows as plan_rows
+    from hermetic.probe import LeakReport as LeakReport
+    from hermetic.probe import probe as probe
+    from hermetic.seal import seal as seal
+    from hermetic.seal import seal_report as seal_report
+    from hermetic.seal import unseal as unseal
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Boundaries": "hermetic.batch",
+    "HermeticError": "hermetic.errors",
+    "LeakReport": "hermetic.probe",
+    "PackedBatch": "hermetic.batch",
+    "Plan": "hermetic.plan",
+    "collate": "hermetic.batch",
+    "document_log_probs": "hermetic.loss",
+    "packed_attention": "hermetic.attention",
+    "packed_loss": "hermetic.loss",
+    "plan_rows": "hermetic.plan",
+    "probe": "hermetic.probe",
+    "seal": "hermetic.seal",
+    "seal_report": "hermetic.seal",
+    "unseal": "hermetic.seal",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - derived from the one table above, so that the two cannot disagree
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'hermetic' has no attribute {name!r}; public names: {', '.join(__all__)}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,162 @@
+"""Every error that hermetic raises.
+
+Each one names the offender, the value, what was expected and the way out, and carries a stable ``code``
+that scripts may match on. The code never changes its meaning; messages may be reworded.
+
+    HermeticError
+    ├── PlanError (ValueError)             HE100  lengths, capacity or policy do not make a plan
+    │   ├── DocumentTooLongError           HE101  a document does not fit and on_overflow is "error"
+    │   ├── ConservationError              HE102  a plan lost, repeated or invented a document
+    │   └── PlanFileError                  HE103  a saved plan cannot be read
+    ├── BoundariesError (ValueError)       HE200  lengths, edges, ids or positions do not describe documents
+    ├── BatchError (ValueError)            HE210  documents do not make a batch
+    │   └── DocumentError                  HE211  one document is malformed
+    ├── AttentionError (ValueError)        HE300  shapes or options of packed_attention
+    │   └── BackendError                   HE301  this backend cannot do what was asked
+    ├── LossError (ValueError)             HE310  logits and labels do not fit each other
+    │   └── NonFiniteError                 HE311  a supervised token has NaN or infinite logits
+    ├── SealError (RuntimeError)           HE400  a module cannot be made watertight
+    ├── ProbeError (RuntimeError)          HE500  an instrument cannot run
+    │   └── LeakError                      HE501  the probe found a leak and was told to raise
+    ├── DataError (ValueError)             HE600  documents cannot be read, rendered or written
+    │   ├── SourceError                    HE601  a source file is missing, empty or malformed
+    │   ├── RecordError                    HE602  one record of a source is malformed
+    │   ├── TemplateError                  HE603  the tokenizer cannot render a conversation
+    │   └── PackedDataError                HE604  a packed folder is damaged or is not one
+    ├── TrainError (ValueError)            HE700  training cannot start
+    └── MissingDependencyError             HE900  an optional package is not installed (ImportError)
+"""
+
+from typing import ClassVar
+
+
+class HermeticError(Exception):
+    """The root of all errors of this package; ``code`` is stable across releases."""
+
+    code: ClassVar[str] = "HE000"
+
+
+class PlanError(HermeticError, ValueError):
+    """Lengths, capacity or policy do not make a plan."""
+
+    code = "HE100"
+
+
+class DocumentTooLongError(PlanError):
+    """A document is longer than the capacity and the overflow policy is ``"error"``."""
+
+    code = "HE101"
+
+
+class ConservationError(PlanError):
+    """A plan does not hold every document exactly once."""
+
+    code = "HE102"
+
+
+class PlanFileError(PlanError):
+    """A file does not hold a readable plan."""
+
+    code = "HE103"
+
+
+class BoundariesError(HermeticError, ValueError):
+    """Lengths, edges, ids or positions do not describe documents."""
+
+    code = "HE200"
+
+
+class BatchError(HermeticError, ValueError):
+    """Documents do not make a batch."""
+
+    code = "HE210"
+
+
+class DocumentError(BatchError):
+    """One document of a batch is malformed."""
+
+    code = "HE211"
+
+
+class AttentionError(HermeticError, ValueError):
+    """Shapes or options of ``packed_attention`` do not fit each other."""
+
+    code = "HE300"
+
+
+class BackendError(AttentionError):
+    """The chosen attention backend cannot do what was asked of it."""
+
+    code = "HE301"
+
+
+class LossError(HermeticError, ValueError):
+    """Logits, labels and options of a loss do not fit each other."""
+
+    code = "HE310"
+
+
+class NonFiniteError(LossError):
+    """A supervised token has logits that are NaN or infinite."""
+
+    code = "HE311"
+
+
+class SealError(HermeticError, RuntimeError):
+    """A module cannot be made watertight, or a sealed model got inputs that it cannot keep apart."""
+
+    code = "HE400"
+
+
+class ProbeError(HermeticError, RuntimeError):
+    """An instrument of the probe cannot run."""
+
+    code = "HE500"
+
+
+class LeakError(ProbeError):
+    """The probe found that documents reach each other."""
+
+    code = "HE501"
+
+
+class DataError(HermeticError, ValueError):
+    """Documents cannot be read, rendered or written."""
+
+    code = "HE600"
+
+
+class SourceError(DataError):
+    """A source file is missing, empty or malformed."""
+
+    code = "HE601"
+
+
+class RecordError(DataError):
+    """One record of a source is malformed; the message names the file and the line."""
+
+    code = "HE602"
+
+
+class TemplateError(DataError):
+    """The tokenizer cannot render a conversation or say which tokens are the assistant's."""
+
+    code = "HE603"
+
+
+class PackedDataError(DataError):
+    """A folder of packed rows is damaged, incomplete or not one."""
+
+    code = "HE604"
+
+
+class TrainError(HermeticError, ValueError):
+    """Training cannot start with what it was given."""
+
+    code = "HE700"
+
+
+class MissingDependencyError(HermeticError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+    code = "HE900"
