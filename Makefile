@@ -1,0 +1,60 @@
+# Every target sets up what it needs. On a fresh machine with Python >= 3.10, `make demo` or `make test` is enough.
+#
+#   make test PYTHON=python3.12     another interpreter for the virtual environment
+#   make gpu VENV= PYTHON=python3   no virtual environment: use an interpreter that already has torch and the rest
+
+PYTHON ?= python3
+VENV ?= .venv
+
+ifeq ($(strip $(VENV)),)
+RUN := PYTHONPATH=. $(PYTHON)
+READY :=
+HERMETIC := $(RUN) -m hermetic.cli
+else
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.installed
+HERMETIC := $(VENV)/bin/hermetic
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check bench gpu docs
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+demo: $(READY)  ## show a leak, seal it, train four arms and compare them
+	@$(HERMETIC) demo
+
+test: $(READY)  ## run the tests that need neither long nor a GPU
+	$(RUN) -m pytest -m "not slow and not gpu"
+
+test-slow: $(READY)  ## run the long tests
+	$(RUN) -m pytest -m "slow and not gpu"
+
+check: $(READY)  ## lint, check the format, check the types
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+bench: $(READY)  ## measure planning and attention on the CPU
+	$(RUN) benchmarks/plan.py
+	$(RUN) benchmarks/attention.py
+
+gpu: $(READY)  ## run the GPU tests and the attention benchmark; fails without a CUDA device
+	$(RUN) -m pytest -m gpu
+	$(RUN) benchmarks/attention.py --device cuda
+
+docs: $(READY)  ## build the documentation into site/
+	$(RUN) -m mkdocs build --strict --quiet
+
+ifneq ($(READY),)
+# torch goes first and by its pin alone: pip then takes the build that its index or wheel folder offers, and the
+# packages that depend on torch find it installed and do not choose another one.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "hermetic needs Python >= 3.10, this is " + sys.version.split()[0] + ": make PYTHON=python3.11")'
+	@echo "setting up $(VENV) (a few minutes, once)"
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(RUN) -m pip --quiet install "$$(grep -E '^torch==' constraints.txt)"
+	@$(RUN) -m pip --quiet install -c constraints.txt -e '.[hf,dev]'
+	@touch $@
+endif
