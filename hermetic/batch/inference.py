@@ -1,4 +1,4 @@
-"""Guess where documents start from position ids alone: the last resort, kept apart from everything that knows.
+"""Guess from position ids alone where documents start: the last resort, kept apart from what knows.
 
 Algorithm: a document starts at the first token of a row and wherever the position does not go up by exactly
 one. Multi-axis positions (a plane each for time, height and width, as vision-language models use) also

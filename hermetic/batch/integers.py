@@ -1,8 +1,8 @@
 """Whole numbers in, from wherever they come: lists, NumPy arrays, torch tensors on any device.
 
-Guarantee: what comes out is an int64 CPU array of its own memory layout rules (it may share memory with the
-input, so callers never write into it), and nothing was rounded or reinterpreted on the way: floats and
-booleans are refused instead of cast. Price: one pass over the values.
+Guarantee: what comes out is an int64 array with the values that went in; floats and booleans are refused
+instead of cast. It may share memory with the input, so callers never write into it. Price: one pass over the
+values.
 """
 
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ from hermetic.errors import BatchError
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PackedBatch:
-    """One flat batch: T slots, of which the first ``boundaries.num_tokens`` are real and the rest is the tail.
+    """One flat batch: T slots, the first ``boundaries.num_tokens`` of them real and the rest the tail.
 
     Attributes:
         input_ids: [T] int64.
@@ -76,7 +76,8 @@ class PackedBatch:
         """Cut a per-token tensor into one tensor for each document.
 
         Args:
-            x: [T, ...] or [1, T, ...], such as the logits of this batch. A first dimension of T is read as
+            x: [T, ...] or [1, T, ...], such as the logits of this batch; for a batch of one slot, [1, 1, ...] is
+                read as [1, T, ...]. A first dimension of T is read as
                 [T, ...].
 
         Returns:
@@ -105,9 +106,7 @@ class PackedBatch:
                 f"included"
             )
         real = flat[: self.boundaries.num_tokens]
-        return (
-            list(real.split(list(self.boundaries.document_lengths))) if self.boundaries.num_documents else []
-        )
+        return list(real.split_with_sizes(self.boundaries.document_lengths))
 
     def model_inputs(self) -> dict[str, Any]:
         """Keyword arguments of a Hugging Face model.
