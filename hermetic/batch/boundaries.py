@@ -21,7 +21,7 @@ from hermetic.constants import INT32_MAX, TAIL_DOCUMENT_ID
 from hermetic.errors import BoundariesError
 
 MAX_DOCUMENT_ID = 2**24
-"""Larger ids number a whole data set, not one batch; read as a gap they would ask for gigabytes of lengths."""
+"""Larger ids number a whole data set, not one batch; as a gap they would ask for gigabytes of lengths."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

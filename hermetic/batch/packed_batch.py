@@ -76,9 +76,8 @@ class PackedBatch:
         """Cut a per-token tensor into one tensor for each document.
 
         Args:
-            x: [T, ...] or [1, T, ...], such as the logits of this batch; for a batch of one slot, [1, 1, ...] is
-                read as [1, T, ...]. A first dimension of T is read as
-                [T, ...].
+            x: [T, ...] or [1, T, ...], such as the logits of this batch. In a batch of one slot, [1, 1, ...]
+                is read as [1, T, ...].
 
         Returns:
             D views of shape [length, ...]; an empty document gives an empty tensor, the tail is left out.
