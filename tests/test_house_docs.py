@@ -80,6 +80,7 @@ def make_targets(makefile: str) -> set[str]:
 
 def hermetic_commands() -> dict[str, set[str]]:
     import typer.main
+
     from hermetic.cli import app
 
     group = typer.main.get_command(app)
