@@ -1,0 +1,135 @@
+"""One function for attention inside documents; the caller names the backend and gets that one.
+
+Guarantee: a token's output depends on tokens of its own document only, and the padded tail comes out as
+zeros in the output and in all gradients. A backend that cannot do what was asked says so; none is ever
+replaced silently.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from hermetic.attention import reference, sdpa
+from hermetic.attention.options import AttentionOptions
+from hermetic.batch import Boundaries
+from hermetic.errors import AttentionError, BackendError
+
+_ATTEND: dict[str, Callable[..., torch.Tensor]] = {"reference": reference.attend, "sdpa": sdpa.attend}
+
+BACKENDS: tuple[str, ...] = tuple(_ATTEND)
+"""The backends that ``packed_attention`` and ``seal`` take."""
+
+
+def packed_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    boundaries: Boundaries,
+    *,
+    backend: str = "sdpa",
+    causal: bool = True,
+    window: int | None = None,
+    chunk: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """Attend inside each document of a flat batch.
+
+    Args:
+        q: ``[T, H, K]`` queries; ``T`` may exceed ``boundaries.num_tokens`` by a padded tail.
+        k: ``[T, G, K]`` keys; ``G`` divides ``H`` (grouped-query heads).
+        v: ``[T, G, V]`` values; ``V`` may differ from ``K``.
+        boundaries: where each document starts and ends.
+        backend: one of ``BACKENDS``; ``"reference"`` is the definition.
+        causal: a token sees itself and earlier tokens of its document; otherwise its whole document.
+        window: a token sees itself and the ``window - 1`` tokens before it (causal only).
+        chunk: a token sees its own chunk only; chunks are counted from its document's start.
+        scale: factor on the dot products, by default ``K ** -0.5``.
+        softcap: cap on the logits through ``tanh`` (``reference`` only).
+        sinks: ``[H]`` learned logits that take part in each softmax and carry no value (``reference`` only).
+        dropout: probability with which an attention weight is dropped.
+
+    Returns:
+        ``[T, H, V]`` in the dtype of ``q``; zeros on the tail.
+
+    Raises:
+        AttentionError: shapes, dtypes or options do not fit each other.
+        BackendError: the backend is unknown or lacks what was asked.
+    """
+    attend = _resolve(backend)
+    _validate_tensors(q, k, v, boundaries)
+    _validate_options(q, causal=causal, window=window, chunk=chunk, softcap=softcap, sinks=sinks)
+    if not 0.0 <= dropout < 1.0:
+        raise AttentionError(f"dropout is {dropout}; expected a probability in [0, 1)")
+    options = AttentionOptions(
+        causal=causal,
+        window=window,
+        chunk=chunk,
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        softcap=softcap,
+        sinks=sinks,
+        dropout=dropout,
+    )
+    num_tokens, num_slots = boundaries.num_tokens, q.shape[0]
+    if num_tokens == 0:
+        return q.new_zeros(num_slots, q.shape[1], v.shape[2])
+    out = attend(q[:num_tokens], k[:num_tokens], v[:num_tokens], boundaries.document_lengths, options)
+    if num_tokens == num_slots:
+        return out
+    return torch.cat([out, out.new_zeros(num_slots - num_tokens, *out.shape[1:])])
+
+
+def _resolve(backend: str) -> Callable[..., torch.Tensor]:
+    if backend not in _ATTEND:
+        raise BackendError(f"backend is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}")
+    return _ATTEND[backend]
+
+
+def _validate_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim != 3:
+            raise AttentionError(
+                f"{name} has shape {tuple(x.shape)}; expected three dimensions [T, heads, width]. "
+                "Flatten rows into one stream first: several rows are simply more documents"
+            )
+        if x.shape[0] != q.shape[0]:
+            raise AttentionError(f"{name} has {x.shape[0]} tokens and q has {q.shape[0]}; expected the same")
+        if x.dtype != q.dtype:
+            raise AttentionError(f"{name} is {x.dtype} and q is {q.dtype}; expected one dtype")
+    if k.shape[2] != q.shape[2]:
+        raise AttentionError(f"k is {k.shape[2]} wide and q is {q.shape[2]}; expected the same head width")
+    if k.shape[1] != v.shape[1] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise AttentionError(
+            f"q, k and v have {q.shape[1]}, {k.shape[1]} and {v.shape[1]} heads; expected as many value heads "
+            "as key heads, and a multiple of them in q"
+        )
+    if boundaries.num_tokens > q.shape[0]:
+        raise AttentionError(
+            f"boundaries describe {boundaries.num_tokens} tokens and q has {q.shape[0]}; "
+            "expected boundaries of this very batch"
+        )
+
+
+def _validate_options(
+    q: torch.Tensor,
+    *,
+    causal: bool,
+    window: int | None,
+    chunk: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> None:
+    for name, size in (("window", window), ("chunk", chunk)):
+        if size is not None and size < 1:
+            raise AttentionError(f"{name} is {size}; expected at least 1 token, or None for no limit")
+    if window is not None and not causal:
+        raise AttentionError(
+            f"window is {window} with causal=False; a window counts tokens before the current one, "
+            "so it needs causal=True"
+        )
+    if softcap is not None and softcap <= 0:
+        raise AttentionError(f"softcap is {softcap}; expected a positive number, or None for no cap")
+    if sinks is not None and tuple(sinks.shape) != (q.shape[1],):
+        raise AttentionError(f"sinks have shape {tuple(sinks.shape)}; expected [{q.shape[1]}], one per head")

@@ -1,0 +1,123 @@
+"""PyTorch's scaled_dot_product_attention, one call per group of documents of similar length.
+
+Algorithm: documents of similar length are laid out as a right-padded batch (see ``layout``). Under a causal
+mask a pad on the right is in nobody's past, so no mask is needed and the fast kernels apply; bidirectional
+groups mask their pad keys. A chunk border ends a document as far as attention is concerned, so chunks simply
+become documents. A window that binds is computed in blocks of queries against the few keys they can see.
+Guarantee: forward and backward, grouped-query heads, value heads of another width; a document's numbers
+depend on the other documents' *lengths* at most, never on their content. ``[T, T]`` is never allocated.
+Price: one gather and one scatter of q, k and v; at most 25 % padded slots; ``[window, 2 * window]`` masks.
+Does not do: soft cap and sinks, which PyTorch's function does not know (use ``reference``).
+"""
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
+from numpy.typing import NDArray
+
+from hermetic.attention.layout import Group, layout_from_lengths
+from hermetic.attention.options import AttentionOptions
+from hermetic.errors import BackendError
+
+
+def attend(
+    q_NHK: torch.Tensor,  # noqa: N803 - shape letters are the house style
+    k_NGK: torch.Tensor,  # noqa: N803
+    v_NGV: torch.Tensor,  # noqa: N803
+    lengths: tuple[int, ...],
+    options: AttentionOptions,
+) -> torch.Tensor:
+    """Attend inside each of ``lengths`` consecutive documents; returns ``[N, H, V]``.
+
+    Raises:
+        BackendError: ``softcap`` or ``sinks`` was given.
+    """
+    for name in ("softcap", "sinks"):
+        if getattr(options, name) is not None:
+            raise BackendError(
+                f"backend 'sdpa' has no {name}: scaled_dot_product_attention does not know it; "
+                "use backend='reference'"
+            )
+    layout = layout_from_lengths(_chunks(lengths, options.chunk))
+    parts = []
+    for group in layout.groups:
+        q, k, v = (_lay_out(x, group) for x in (q_NHK, k_NGK, v_NGV))
+        parts.append(_take_back(_attend_group(q, k, v, group, options), group))
+    return torch.cat(parts).index_select(0, _on(layout.back, q_NHK))
+
+
+def _chunks(lengths: tuple[int, ...], chunk: int | None) -> tuple[int, ...]:
+    """Cut each document into its chunks: ``(3, 5)`` in chunks of 4 is ``(3, 4, 1)``."""
+    if chunk is None:
+        return lengths
+    return tuple(min(chunk, length - begin) for length in lengths for begin in range(0, length, chunk))
+
+
+def _lay_out(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """``[N, H, K]`` to the group's ``[rows, H, width, K]``; pad slots are zeros."""
+    real = x.index_select(0, _on(group.tokens, x))
+    if group.slots is not None:
+        blank = x.new_zeros(group.rows * group.width, *x.shape[1:])
+        real = blank.index_copy(0, _on(group.slots, x), real)
+    return real.view(group.rows, group.width, *x.shape[1:]).transpose(1, 2)
+
+
+def _take_back(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """``[rows, H, width, V]`` to the group's real tokens ``[n, H, V]``, in slot order."""
+    flat = x.transpose(1, 2).reshape(group.rows * group.width, x.shape[1], x.shape[3])
+    return flat if group.slots is None else flat.index_select(0, _on(group.slots, x))
+
+
+def _on(index: "NDArray[object]", like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(index).to(like.device)
+
+
+def _attend_group(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group, options: AttentionOptions
+) -> torch.Tensor:
+    if options.window is not None and options.window < group.width:
+        return _windowed(q, k, v, options, options.window)
+    mask = None if options.causal or group.slots is None else _key_mask(group, q.device)
+    return _sdpa(q, k, v, options, mask=mask, causal=options.causal)
+
+
+def _key_mask(group: Group, device: torch.device) -> torch.Tensor:
+    lengths = torch.tensor(group.lengths, device=device)
+    return (torch.arange(group.width, device=device) < lengths[:, None])[:, None, None, :]
+
+
+def _windowed(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions, window: int
+) -> torch.Tensor:
+    """Blocks of ``window`` queries see the at most ``2 * window - 1`` keys up to their own last token."""
+    width = q.shape[2]
+    blocks = []
+    for begin in range(0, width, window):
+        end = min(begin + window, width)
+        first_key = max(0, begin - window + 1)
+        i = torch.arange(begin, end, device=q.device)[:, None]
+        j = torch.arange(first_key, end, device=q.device)[None, :]
+        mask = (i >= j) & (i - j < window)
+        keys, values = k[:, :, first_key:end], v[:, :, first_key:end]
+        blocks.append(_sdpa(q[:, :, begin:end], keys, values, options, mask=mask, causal=False))
+    return torch.cat(blocks, dim=2)
+
+
+def _sdpa(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    options: AttentionOptions,
+    *,
+    mask: torch.Tensor | None,
+    causal: bool,
+) -> torch.Tensor:
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=mask,
+        dropout_p=options.dropout,
+        is_causal=causal,
+        scale=options.scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )

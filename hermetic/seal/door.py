@@ -1,0 +1,178 @@
+"""The door of a sealed model: a forward pre-hook that reads boundaries, and the hook that closes it.
+
+Both sit on every transformers model inside the sealed one, since a caller may enter at any of them; the
+outermost one acts. They hold no reference to the model, so copying or pickling a sealed model works.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from hermetic.constants import IGNORE_INDEX
+from hermetic.errors import SealError
+from hermetic.seal.channel import ACTIVE, ActiveForward
+from hermetic.seal.inputs import (
+    PackedRows,
+    has_explicit_boundaries,
+    packed_rows_from_call,
+    positions_for,
+)
+from hermetic.seal.interface import entry_name, register
+
+_FLASH_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
+
+
+Settings = tuple[tuple[tuple[str, ...], str | None], ...]
+"""The path of a configuration inside a model's, and its attention implementation before sealing."""
+
+
+def settings_of(config: Any, path: tuple[str, ...] = ()) -> Settings:
+    """The attention implementation of a configuration and of those nested in it, outermost first."""
+    own = ((path, config._attn_implementation),)  # noqa: SLF001 - transformers' only name for this setting
+    nested = ((name, getattr(config, name, None)) for name in config.sub_configs)
+    return sum((settings_of(sub, (*path, name)) for name, sub in nested if sub is not None), own)
+
+
+def _nested(config: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        config = getattr(config, name)
+    return config
+
+
+def original_of(implementation: str | None) -> str:
+    """What an attention implementation stands for; transformers runs ``None`` as eager."""
+    return implementation or "eager"
+
+
+class Door:
+    """Reads where documents start from the call, and opens the packed forward."""
+
+    def __init__(self, backend: str, settings: Settings) -> None:
+        """Stand in for the attention implementations in ``settings``; the first is the module's own."""
+        self.backend = backend
+        self.settings = settings
+
+    @property
+    def name(self) -> str:
+        """The attention implementation that the module's configuration has while it is sealed."""
+        return entry_name(self.backend, original_of(self.settings[0][1]))
+
+    def install(self, config: Any) -> None:
+        """Set hermetic's entries in a configuration and in those nested in it, outermost first."""
+        for path, original in self.settings:
+            _nested(config, path)._attn_implementation = register(self.backend, original_of(original))  # noqa: SLF001 - transformers' only name for this setting
+
+    def restore(self, config: Any) -> None:
+        """Set back what ``install`` replaced."""
+        for path, original in self.settings:
+            _nested(config, path)._attn_implementation = original  # noqa: SLF001 - as above
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # a sealed model that arrives in another process brings its interface entries along
+        self.__dict__.update(state)
+        for _, original in self.settings:
+            register(self.backend, original_of(original))
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Turn the caller's arguments into those of a packed forward; ``None`` leaves them alone."""
+        if ACTIVE.get() is not None:
+            return None
+        self._refuse_replaced(module)
+        signature = inspect.signature(module.forward)
+        call = _named_arguments(signature, args, kwargs)
+        rows = _rows_of_call(call)
+        if rows is None:
+            return None
+        sealed = _sealed_arguments(signature, call, rows)
+        ACTIVE.set(
+            ActiveForward(
+                owner=id(module), lengths=rows.lengths, num_rows=rows.num_rows, num_slots=rows.num_slots
+            )
+        )
+        return (), sealed
+
+    def _refuse_replaced(self, module: nn.Module) -> None:
+        found = module.config._attn_implementation  # noqa: SLF001 - transformers' only name for this setting
+        if found != self.name:
+            raise SealError(
+                f"the attention implementation of {type(module).__name__} was {self.name!r} when it was sealed and "
+                f"is {found!r} now, so packed documents would reach each other; call hermetic.seal(model) again"
+            )
+
+
+class Close:
+    """Ends the packed forward of its own module, also when the model raised."""
+
+    def __call__(self, module: nn.Module, _args: Any, _output: Any) -> None:
+        """Forget the boundaries; the attention layers hold what backward needs."""
+        active = ACTIVE.get()
+        if active is not None and active.owner == id(module):
+            ACTIVE.set(None)
+
+
+def _named_arguments(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """All arguments by name, positional ones included."""
+    return dict(signature.bind_partial(*args).arguments) | kwargs
+
+
+def _rows_of_call(call: dict[str, Any]) -> PackedRows | None:
+    tokens = call.get("input_ids")
+    tokens = call.get("inputs_embeds") if tokens is None else tokens
+    if tokens is None:
+        return None
+    shape = (int(tokens.shape[0]), int(tokens.shape[1]))
+    cached = call.get("past_key_values") is not None
+    if cached and not has_explicit_boundaries(call) and not _mask_fits(call.get("attention_mask"), shape):
+        return None  # generation: the mask covers cached tokens, or is a mask made for a static cache
+    rows = packed_rows_from_call(call, shape)
+    if rows is not None and cached:
+        raise SealError(
+            "packed rows came with past_key_values, and a cache has no boundaries; expected one or the other. "
+            "Leave the cache out (prefix tuning passes one: it cannot be packed)"
+        )
+    return rows
+
+
+def _mask_fits(mask: Any, shape: tuple[int, int]) -> bool:
+    return mask is None or (isinstance(mask, torch.Tensor) and tuple(mask.shape) == shape)
+
+
+def _sealed_arguments(signature: inspect.Signature, call: dict[str, Any], rows: PackedRows) -> dict[str, Any]:
+    tokens = call.get("input_ids")
+    device = (call["inputs_embeds"] if tokens is None else tokens).device
+    explicit = has_explicit_boundaries(call)
+    sealed = {name: value for name, value in call.items() if name != "document_ids"}
+    positions = positions_for(rows, call.get("position_ids"), explicit=explicit)
+    if positions is not None:
+        sealed["position_ids"] = positions.to(device)
+    # An all-ones mask keeps transformers from guessing boundaries of its own; padding is among the runs.
+    sealed["attention_mask"] = torch.ones(rows.num_rows, rows.num_slots, dtype=torch.long, device=device)
+    sealed["use_cache"] = False
+    if call.get("labels") is not None:
+        sealed["labels"] = _labels_without_seams(call["labels"], rows)
+    return _accepted(signature, sealed)
+
+
+def _labels_without_seams(labels: torch.Tensor, rows: PackedRows) -> torch.Tensor:
+    """No token is trained to predict the first token of another document."""
+    if tuple(labels.shape) != (rows.num_rows, rows.num_slots):
+        return labels
+    return labels.masked_fill((rows.position_ids() == 0).to(labels.device), IGNORE_INDEX)
+
+
+def _accepted(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Without the arguments that this module has no place for and that the seal answers for."""
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
+        return arguments
+    optional = {"position_ids", "attention_mask", "use_cache", *_FLASH_ARGUMENTS}
+    return {
+        name: value
+        for name, value in arguments.items()
+        if name not in optional or name in signature.parameters
+    }

@@ -1,0 +1,233 @@
+"""From whatever a caller passes to the documents of each row.
+
+Precedence: ``document_ids``, then ``cu_seq_lens_q``, then ``position_ids`` (a new document wherever the step
+is not +1), each cut at row starts. A 2-D ``attention_mask`` says which slots are padding and nothing else.
+Facts that contradict each other are an error; nothing is guessed from token values.
+All of it is NumPy on the host: one copy of the small integer tensors per forward pass.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hermetic.batch import Boundaries
+from hermetic.constants import TAIL_DOCUMENT_ID
+from hermetic.errors import BoundariesError, SealError
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedRows:
+    """Rows of a device batch, cut into runs: documents, and runs of padding."""
+
+    lengths: tuple[int, ...]
+    """Slots of each run, over all rows in one stream."""
+    num_rows: int
+    num_slots: int
+
+    def position_ids(self) -> torch.Tensor:
+        """``[B, S]`` int64 on the host, counted from the start of each run."""
+        return Boundaries(document_lengths=self.lengths).position_ids.view(self.num_rows, self.num_slots)
+
+
+def packed_rows_from_call(arguments: Mapping[str, Any], shape: tuple[int, int]) -> PackedRows | None:
+    """The runs of a call over ``[B, S]`` token slots; ``None`` when every row holds one document.
+
+    Explicit boundaries (``document_ids``, ``cu_seq_lens_q``) always give rows, even of one document each.
+
+    Raises:
+        BoundariesError: the arguments contradict each other or do not describe documents.
+        SealError: a 4-D mask was passed, in which boundaries cannot be seen.
+    """
+    real = _real_slots(arguments.get("attention_mask"), shape)
+    explicit = _explicit_starts(arguments, shape)
+    if explicit is not None:
+        return _rows(explicit, real, shape)
+    position_ids = arguments.get("position_ids")
+    if position_ids is None:
+        return None
+    starts = _starts_from_positions(_rows_of_positions(position_ids, shape), real)
+    if (starts & real).sum(axis=1).max(initial=0) <= 1:
+        return None
+    return _rows(starts, real, shape)
+
+
+def positions_for(rows: PackedRows, given: torch.Tensor | None, *, explicit: bool) -> torch.Tensor | None:
+    """The positions to run with, or ``None`` to keep those given.
+
+    Positions that count on through the row are what a model makes up when it is given none, so with explicit
+    boundaries they are replaced. Positions that count by one inside every document are kept, and with them
+    an offset (RoBERTa starts at 2). Planes of multi-axis positions are the caller's.
+
+    Raises:
+        BoundariesError: positions and explicit boundaries contradict each other.
+    """
+    if given is None:
+        return rows.position_ids()
+    if not explicit or given.ndim > 2:
+        return None
+    restarted = rows.position_ids().numpy()
+    positions = np.broadcast_to(_host(given), restarted.shape)
+    if (positions == np.arange(rows.num_slots)).all():
+        return rows.position_ids()
+    wrong = np.argwhere((restarted[:, 1:] > 0) & (np.diff(positions, axis=1) != 1))
+    if wrong.size:
+        row, slot = (int(x) for x in wrong[0])
+        raise BoundariesError(
+            f"position_ids go from {positions[row, slot]} to {positions[row, slot + 1]} at slot {slot + 1} of row {row}, "
+            "inside one document of the boundaries; expected steps of 1 there. Leave position_ids out: they are "
+            "derived from the boundaries"
+        )
+    return None
+
+
+def has_explicit_boundaries(arguments: Mapping[str, Any]) -> bool:
+    """Whether the caller said where documents start, rather than leaving it to the positions."""
+    return any(arguments.get(name) is not None for name in ("document_ids", "cu_seq_lens_q"))
+
+
+def _rows(starts: Bools, real: Bools, shape: tuple[int, int]) -> PackedRows:
+    """Cut where a document starts and where padding begins or ends."""
+    begins = starts.copy()
+    begins[:, 0] = True
+    begins[:, 1:] |= real[:, 1:] != real[:, :-1]
+    edges = np.append(np.flatnonzero(begins.ravel()), begins.size)
+    _refuse_holes(starts, real)
+    lengths = tuple(int(length) for length in np.diff(edges))
+    return PackedRows(lengths=lengths, num_rows=shape[0], num_slots=shape[1])
+
+
+def _refuse_holes(starts: Bools, real: Bools) -> None:
+    """A masked slot in the middle of a document would cut it in two."""
+    resumes = np.zeros_like(real)
+    resumes[:, 1:] = real[:, 1:] & ~real[:, :-1] & ~starts[:, 1:]
+    document = np.cumsum(starts, axis=1)
+    for row, slot in np.argwhere(resumes):
+        if (real[row, :slot] & (document[row, :slot] == document[row, slot])).any():
+            raise BoundariesError(
+                f"attention_mask is 0 before slot {slot} of row {row}, in the middle of a document; expected padding only "
+                "before or after documents. Mask tokens out of the loss through labels instead"
+            )
+
+
+def _real_slots(mask: Any, shape: tuple[int, int]) -> Bools:
+    if mask is None:
+        return np.ones(shape, dtype=np.bool_)
+    if not isinstance(mask, torch.Tensor) or mask.ndim != 2:
+        found = f"shape {tuple(mask.shape)}" if isinstance(mask, torch.Tensor) else type(mask).__name__
+        raise SealError(
+            f"attention_mask is a ready-made mask ({found}) in which a sealed model cannot see the documents; pass "
+            "document_ids, cu_seq_lens_q or position_ids instead of it, or unseal the model"
+        )
+    values = _host(mask)
+    if values.shape != shape:
+        raise BoundariesError(f"attention_mask has shape {values.shape}; expected {shape}, as the tokens")
+    other = np.argwhere((values != 0) & (values != 1))
+    if other.size:
+        row, slot = (int(x) for x in other[0])
+        raise BoundariesError(
+            f"attention_mask is {values[row, slot]} at slot {slot} of row {row}; expected 0 or 1. transformers turns a 2-D "
+            "mask into booleans, so numbers of documents in it are lost: pass them as document_ids, counted from 0"
+        )
+    return values.astype(np.bool_)
+
+
+def _explicit_starts(arguments: Mapping[str, Any], shape: tuple[int, int]) -> Bools | None:
+    ids, edges = arguments.get("document_ids"), arguments.get("cu_seq_lens_q")
+    from_ids = None if ids is None else _starts_from_ids(_host(ids), shape)
+    from_edges = None if edges is None else _starts_from_edges(edges, arguments.get("cu_seq_lens_k"), shape)
+    if from_ids is None or from_edges is None:
+        return from_edges if from_ids is None else from_ids
+    differ = np.argwhere(from_ids != from_edges)
+    if differ.size:
+        row, slot = (int(x) for x in differ[0])
+        raise BoundariesError(
+            f"document_ids and cu_seq_lens_q disagree on whether a document starts at slot {slot} of row {row}; "
+            "pass one of them"
+        )
+    return from_ids
+
+
+def _starts_from_ids(ids: Ints, shape: tuple[int, int]) -> Bools:
+    if ids.size != shape[0] * shape[1] or ids.ndim > 2:
+        raise BoundariesError(
+            f"document_ids has shape {ids.shape}; expected one id for each of {shape[0]} x {shape[1]} tokens"
+        )
+    ids = ids.reshape(shape)
+    starts = np.ones(shape, dtype=np.bool_)
+    starts[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    for row in range(shape[0]):
+        runs = ids[row][starts[row]]
+        values, counts = np.unique(runs[runs != TAIL_DOCUMENT_ID], return_counts=True)
+        if (counts > 1).any():
+            raise BoundariesError(
+                f"document_ids comes back to document {values[counts > 1][0]} in row {row} after another document; "
+                "expected the tokens of a document side by side"
+            )
+    return starts
+
+
+def _starts_from_edges(edges: torch.Tensor, key_edges: torch.Tensor | None, shape: tuple[int, int]) -> Bools:
+    total = shape[0] * shape[1]
+    cu_seqlens = Boundaries.from_cu_seqlens(edges, num_tokens=total).cu_seqlens
+    if key_edges is not None and not torch.equal(
+        cu_seqlens, Boundaries.from_cu_seqlens(key_edges, num_tokens=total).cu_seqlens
+    ):
+        raise BoundariesError(
+            f"cu_seq_lens_q is {edges.tolist()} and cu_seq_lens_k is {key_edges.tolist()}; expected the same edges: "
+            "in a packed row each token is both query and key"
+        )
+    starts = np.zeros(total + 1, dtype=np.bool_)
+    starts[cu_seqlens.numpy()] = True
+    rows = starts[:total].reshape(shape)
+    if not rows[:, 0].all():
+        row = int(np.flatnonzero(~rows[:, 0])[0])
+        raise BoundariesError(
+            f"cu_seq_lens_q has no edge at {row * shape[1]}, where row {row} starts; expected edges over all rows in one "
+            "stream, for no document goes on in the next row"
+        )
+    return rows
+
+
+def _rows_of_positions(position_ids: torch.Tensor, shape: tuple[int, int]) -> Ints:
+    """``[A, B, S]`` positions, one plane for ordinary ones."""
+    positions = _host(position_ids)
+    positions = positions.reshape(-1, *positions.shape[-2:]) if positions.ndim > 1 else positions[None, None]
+    if positions.shape[2] != shape[1] or positions.shape[1] not in {1, shape[0]}:
+        raise BoundariesError(
+            f"position_ids has shape {tuple(position_ids.shape)}; expected one position for each of {shape[0]} x {shape[1]} tokens"
+        )
+    return np.broadcast_to(positions, (positions.shape[0], *shape))
+
+
+def _starts_from_positions(planes: Ints, real: Bools) -> Bools:
+    """A real token starts a document unless it goes on from the real token before it.
+
+    With padding in between, positions that are larger go on, others restart. Several planes (text, time,
+    height, width) restart together, at the values they began the row with.
+    """
+    starts = np.zeros(real.shape, dtype=np.bool_)
+    for row in range(real.shape[0]):
+        slots = np.flatnonzero(real[row])
+        if slots.size == 0:
+            continue
+        positions = planes[:, row, slots]
+        if planes.shape[0] > 1:
+            restarts = (positions[:, 1:] == positions[:, :1]).all(axis=0)
+        else:
+            step = np.diff(positions[0])
+            restarts = np.where(np.diff(slots) == 1, step != 1, step <= 0)
+        starts[row, slots[0]] = True
+        starts[row, slots[1:]] = restarts
+    return starts
+
+
+def _host(x: Any) -> Ints:
+    array = x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "biu" else array

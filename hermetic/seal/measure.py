@@ -1,0 +1,236 @@
+"""The measurements that sealing and probing share.
+
+Each works on one packed batch and a function that runs the model on token ids. None needs a second copy of
+the model, touches a parameter's ``.grad`` or leaves a hook behind.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hermetic.errors import ProbeError
+
+Run = Callable[[], torch.Tensor]
+"""Runs the model once and returns its logits as ``[T, V]``."""
+
+
+@contextmanager
+def evaluation(module: nn.Module | None) -> Iterator[None]:
+    """Evaluation mode (no dropout, no checkpointing) for the duration; each module's own flag is restored."""
+    flags = [] if module is None else [(child, child.training) for child in module.modules()]
+    if module is not None:
+        module.eval()
+    try:
+        yield
+    finally:
+        for child, training in flags:
+            child.training = training
+
+
+@contextmanager
+def frozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Let no gradient reach these parameters for the duration; each one's own flag is restored."""
+    flags = [(parameter, parameter.requires_grad) for parameter in parameters]
+    for parameter, _ in flags:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+
+
+@contextmanager
+def tapped_embeddings(input_ids: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """Make the outputs of every embedding of exactly these ids leaves that require a gradient; yields them.
+
+    Works for any callable that embeds tokens through ``torch.nn.Embedding``, whatever it is wrapped in.
+    """
+    leaves: list[torch.Tensor] = []
+    ids = input_ids.flatten()
+
+    def hook(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
+        fed = arguments[0] if arguments else None
+        is_tokens = (
+            isinstance(module, nn.Embedding)
+            and isinstance(fed, torch.Tensor)
+            and fed.numel() == ids.numel()
+            and torch.equal(fed.flatten().to(ids.device), ids)
+        )
+        if not is_tokens:
+            return None
+        leaf = output.detach().requires_grad_()
+        leaves.append(leaf)
+        return leaf.clone()  # some models scale their embeddings in place, which a leaf does not allow
+
+    handle = nn.modules.module.register_module_forward_hook(hook)
+    try:
+        yield leaves
+    finally:
+        handle.remove()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientInfluence:
+    """Gradients of logits with respect to token embeddings, the largest magnitudes."""
+
+    across: torch.Tensor
+    """``[D, D]`` float64: of document i's logits at document j's embeddings."""
+    future: float
+    """Of the first half of each document's logits at the embeddings of its second half."""
+
+
+def gradient_influence(
+    run: Run, input_ids: torch.Tensor, lengths: Sequence[int], *, generator: torch.Generator
+) -> GradientInfluence:
+    """Which document reaches which, by gradients: off the diagonal a sealed model has exact zeros.
+
+    The logits are contracted with random signs, so that no sum cancels by construction. A zero attention
+    weight has a zero gradient, and the smallest that is not zero shows, down to 1e-30 and below. Uses
+    ``backward`` alone, so it works under both kinds of gradient checkpointing; freeze the parameters first.
+
+    Raises:
+        ProbeError: no ``torch.nn.Embedding`` was fed these ids.
+    """
+    with torch.enable_grad(), tapped_embeddings(input_ids) as leaves:
+        logits = run()
+        if not leaves:
+            raise ProbeError(
+                "the gradient instrument saw no torch.nn.Embedding that was fed the batch's input_ids, and it takes "
+                "gradients at one; choose the other instruments with instruments=('swap', 'solo')"
+            )
+        signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
+        per_token = (logits * signs).sum(dim=-1)
+        across = [
+            _largest_per_document(_pull(document.sum(), leaves), lengths)
+            for document in per_token.split(list(lengths))
+        ]
+        early = _first_halves(lengths).to(logits.device)
+        future = _pull(per_token[early].sum(), leaves)[~early.cpu()].max()
+    return GradientInfluence(across=torch.stack(across), future=float(future))
+
+
+def _pull(total: torch.Tensor, leaves: list[torch.Tensor]) -> torch.Tensor:
+    """``[T]``: the largest magnitude of the gradient of ``total`` at each token's embeddings."""
+    for leaf in leaves:
+        leaf.grad = None
+    total.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    found = [
+        leaf.grad.abs().reshape(-1, leaf.shape[-1]).amax(dim=-1) for leaf in leaves if leaf.grad is not None
+    ]
+    if not found:
+        return torch.zeros(leaves[0].numel() // leaves[0].shape[-1], dtype=torch.float64)
+    return torch.stack(found).amax(dim=0).double().cpu()
+
+
+def _first_halves(lengths: Sequence[int]) -> torch.Tensor:
+    """``[T]`` booleans: (3, 2) is [1, 1, 0, 1, 0]."""
+    return torch.cat([torch.arange(length) < (length + 1) // 2 for length in lengths])
+
+
+def _largest_per_document(per_token: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+    parts = per_token.split(list(lengths))
+    return torch.stack([part.max() if part.numel() else part.new_zeros(()) for part in parts])
+
+
+FLOOR_FACTOR = 10.0
+"""Differences up to this many noise floors are noise: the floor is the largest of a few draws, not a bound."""
+
+
+def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Largest absolute difference in float64; 0.0 for empty tensors and exactly equal ones."""
+    if a.numel() == 0 or torch.equal(a, b):
+        return 0.0
+    return float((a.double() - b.double()).abs().max())
+
+
+def noise_floor(solo: Callable[[torch.Tensor], torch.Tensor], documents: Sequence[torch.Tensor]) -> float:
+    """Largest logit difference that another shape alone makes.
+
+    Each document is run alone, and alone with tokens appended; under a causal model nothing but the shape of
+    the matrix products changes for the tokens they share. Never below one rounding of the largest logit.
+    """
+    floor = 0.0
+    for document in documents:
+        if document.numel() == 0:
+            continue
+        short, long = solo(document), solo(torch.cat([document, document.flip(0)]))
+        rounding = float(short.abs().max()) * torch.finfo(short.dtype).eps
+        floor = max(floor, rounding, largest_difference(short, long[: document.numel()]))
+    return floor
+
+
+def first_leaking_module(
+    model: nn.Module, run_with: Callable[[torch.Tensor], object], ids: torch.Tensor, swapped: torch.Tensor
+) -> tuple[str, str] | None:
+    """The innermost module that first lets a changed token reach an unchanged one: its name and class.
+
+    ``ids`` and ``swapped`` are ``[T]`` and differ in one document. A module leaks first if its inputs agree
+    at every unchanged token and its output does not.
+    """
+    kept = (ids == swapped).cpu()
+    before = _recorded(model, run_with, ids, kept)
+    after = _recorded(model, run_with, swapped, kept)
+    names = {id(module): name for name, module in model.named_modules()}
+    for one, other in zip(before, after, strict=False):
+        if one.module is not other.module:
+            return None
+        if _agree(one.inputs, other.inputs) and not _agree(one.outputs, other.outputs):
+            return names[id(one.module)], type(one.module).__name__
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    module: nn.Module
+    inputs: list[torch.Tensor]
+    outputs: list[torch.Tensor]
+
+
+def _recorded(
+    model: nn.Module, run_with: Callable[[torch.Tensor], object], ids: torch.Tensor, kept: torch.Tensor
+) -> list[_Call]:
+    calls: list[_Call] = []
+
+    def hook(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        calls.append(
+            _Call(
+                module=module,
+                inputs=_kept_rows((*arguments, *named.values()), kept),
+                outputs=_kept_rows((output,), kept),
+            )
+        )
+
+    handles = [m.register_forward_hook(hook, with_kwargs=True) for m in model.modules()]
+    try:
+        with torch.no_grad():
+            run_with(ids)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def _kept_rows(values: Sequence[Any], kept: torch.Tensor) -> list[torch.Tensor]:
+    """The slices at unchanged tokens of every floating tensor that has a token axis."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            axes = [axis for axis, size in enumerate(value.shape) if size == kept.numel()]
+            if axes:
+                found.append(value.detach().movedim(axes[0], 0)[kept.to(value.device)].clone())
+        elif isinstance(value, (tuple, list)):
+            found += _kept_rows(value, kept)
+        elif isinstance(value, dict):
+            found += _kept_rows(list(value.values()), kept)
+    return found
+
+
+def _agree(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return len(a) == len(b) and all(
+        x.shape == y.shape and torch.equal(x, y) for x, y in zip(a, b, strict=True)
+    )
