@@ -1,5 +1,6 @@
 """The shared fixtures do what they promise."""
 
+import inspect
 import os
 import shutil
 import subprocess
@@ -59,6 +60,14 @@ def test_poisoned_memory_reads_as_nan_for_floats_and_leaves_integers_alone():
     assert torch.empty(2, dtype=torch.int64).dtype == torch.int64
 
 
-def test_memory_is_poisoned_only_while_the_fixture_is_in_use():
-    assert torch.empty.__module__ is None or "conftest" not in torch.empty.__module__
+def test_memory_is_poisoned_only_while_the_fixture_is_in_use(request):
+    request.getfixturevalue("poisoned_memory")
+    poisoned = torch.empty
+    request.getfixturevalue("monkeypatch").undo()
+
+    assert not inspect.isbuiltin(poisoned)
+    assert inspect.isbuiltin(torch.empty)
+
+
+def test_tests_run_on_one_thread_so_that_bits_do_not_depend_on_the_machine():
     assert torch.get_num_threads() == 1
