@@ -115,15 +115,15 @@ def _read_document(document: Mapping[str, Any], index: int) -> tuple[IntArray, I
 
 
 def _column(document: Mapping[str, Any], name: str, index: int) -> IntArray:
-    return int64_array(document[name], name=f"{name} of document {index}", ndims=(1,), error=DocumentError)
+    return int64_array(document[name], name=f"document {index}'s {name}", ndims=(1,), error=DocumentError)
 
 
 def _matching(document: Mapping[str, Any], name: str, index: int, length: int) -> IntArray:
     column = _column(document, name, index)
     if len(column) != length:
         raise DocumentError(
-            f"document {index} has {len(column)} {name} for {length} input_ids, expected as many; "
-            f"{name} are unshifted, one for each token"
+            f"document {index} has {len(column)} values of {name} for {length} of input_ids, expected as "
+            f"many; {name} are unshifted, one for each token"
         )
     return column
 
@@ -132,7 +132,7 @@ def _check_range(column: IntArray, wrong: np.ndarray[Any, Any], name: str, index
     if wrong.any():
         token = int(np.flatnonzero(wrong)[0])
         raise DocumentError(
-            f"{name}[{token}] of document {index} is {int(column[token])}, expected {expected}; "
+            f"document {index}'s {name}[{token}] is {int(column[token])}, expected {expected}; "
             f"correct the document before packing"
         )
 
