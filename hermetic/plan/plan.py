@@ -1,0 +1,236 @@
+"""The plan: which pieces of which documents go into which row, as plain data.
+
+A ``Plan`` cannot exist without conservation: its constructor runs the whole check, so a plan that was made,
+and one that was loaded, holds every document exactly once and counts every token that its overflow policy
+costs. Its arrays are read-only. Views of single rows are O(row); ``utilization``, ``lower_bound`` and the
+losses are computed from the lengths whenever they are asked for, O(documents).
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hermetic.errors import ConservationError, PlanError, PlanFileError
+from hermetic.plan import arguments, bound, conservation, overflow, plan_file
+from hermetic.plan.arrays import IntArray, owned
+from hermetic.plan.fragments import Fragments
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class Plan:
+    """Rows of documents, made by ``plan_rows`` or read by ``Plan.load``.
+
+    Example:
+        ``plan_rows([5, 2, 3, 1], 4, on_overflow="split")`` cuts document 0 in two. The fragments
+        (document, start, length) are (0, 0, 4), (0, 4, 1), (1, 0, 2), (2, 0, 3), (3, 0, 1), and the rows hold
+        the fragments ``[0]``, ``[3, 1]`` and ``[2, 4]``.
+
+    Raises:
+        PlanError: a field is not what it should be.
+        ConservationError: the rows do not hold every document exactly once within the limits.
+    """
+
+    capacity: int
+    """Tokens per row."""
+    strategy: str
+    """How the rows were filled."""
+    on_overflow: str
+    """What happened to documents longer than a row; ``"split"`` for every ``concat_then_split`` plan."""
+    lengths: IntArray
+    """``[num_documents]``, the tokens of each document as it was given in."""
+    order: IntArray
+    """The placed documents, or fragments if there are any, row after row."""
+    row_offsets: IntArray
+    """``[num_rows + 1]``, where each row starts in ``order``."""
+    fragments: Fragments | None = None
+    """The table of fragments if documents may have been cut (``"split"``), else None."""
+    max_documents_per_row: int | None = None
+    """Most documents or fragments in a row; empty ones count."""
+    seed: int | None = None
+    """The seed of the exchange of neighbours, None for the natural order."""
+
+    def __post_init__(self) -> None:
+        checked = {
+            "capacity": arguments.read_capacity(self.capacity),
+            "strategy": arguments.choice(self.strategy, "strategy", arguments.STRATEGIES),
+            "on_overflow": arguments.choice(self.on_overflow, "on_overflow", arguments.OVERFLOW_POLICIES),
+            "lengths": owned(self.lengths, "lengths"),
+            "order": owned(self.order, "order"),
+            "row_offsets": owned(self.row_offsets, "row_offsets"),
+            "max_documents_per_row": arguments.read_limit(self.max_documents_per_row),
+            "seed": arguments.read_seed(self.seed),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        arguments.check_lengths(self.lengths)
+        self._check_cuts()
+        self._check_conservation()
+
+    def _check_cuts(self) -> None:
+        cuts = self.on_overflow == "split"
+        if self.strategy == "concat_then_split" and not cuts:
+            raise PlanError(
+                f"a concat_then_split plan has on_overflow {self.on_overflow!r}; "
+                "expected 'split', for it cuts"
+            )
+        if cuts != isinstance(self.fragments, Fragments):
+            found = "None" if self.fragments is None else f"a {type(self.fragments).__name__}"
+            expected = "Fragments" if cuts else "None"
+            raise PlanError(
+                f"fragments is {found}; with on_overflow {self.on_overflow!r} expected {expected}"
+            )
+
+    def _check_conservation(self) -> None:
+        if self.fragments is not None:
+            conservation.check_fragments(self.fragments, self.lengths)
+        pieces = self._piece_lengths()
+        noun = "document" if self.fragments is None else "fragment"
+        conservation.check_rows(self.row_offsets, len(self.order))
+        conservation.check_placement(self.order, self.row_offsets, len(pieces), self.dropped, noun)
+        conservation.check_limits(
+            pieces[self.order], self.row_offsets, self.capacity, self.max_documents_per_row
+        )
+
+    def _piece_lengths(self) -> IntArray:
+        return overflow.piece_lengths(self.lengths, self.fragments, self.capacity, self.on_overflow)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of this plan."""
+        return len(self.row_offsets) - 1
+
+    @property
+    def num_documents(self) -> int:
+        """Documents that were given in, with those that were dropped."""
+        return len(self.lengths)
+
+    @property
+    def placed_tokens(self) -> int:
+        """Tokens that are in a row."""
+        return int(self.lengths.sum()) - self.lost_tokens
+
+    @property
+    def utilization(self) -> float:
+        """Placed tokens / (rows x capacity), in 0..1; 1.0 for a plan without rows, which wastes nothing."""
+        if self.num_rows == 0:
+            return 1.0
+        return self.placed_tokens / (self.num_rows * self.capacity)
+
+    @property
+    def lower_bound(self) -> int:
+        """Rows that every plan of the same placed pieces needs: this one is optimal if it has no more.
+
+        The largest of the volume bound, Martello and Toth's bound L2 and the rows that
+        ``max_documents_per_row`` demands. A ``concat_then_split`` plan may cut anywhere, so L2 says nothing
+        there.
+        """
+        limit = self.max_documents_per_row
+        if self.strategy == "concat_then_split":
+            return bound.fewest_rows_of_stream(self.placed_tokens, self.num_documents, self.capacity, limit)
+        return bound.fewest_rows(self._piece_lengths()[self.order], self.capacity, limit)
+
+    @property
+    def dropped(self) -> IntArray:
+        """The documents that are in no row, in increasing order; only policy ``"drop"`` leaves any out."""
+        return overflow.dropped_documents(self.lengths, self.capacity, self.on_overflow)
+
+    @property
+    def lost_tokens(self) -> int:
+        """Tokens that are in no row: cut off by ``"truncate"`` or left out by ``"drop"``."""
+        return int(self._losses()[1].sum())
+
+    @property
+    def lost_tokens_by_document(self) -> dict[int, int]:
+        """The documents that lost tokens, each with how many.
+
+        Example:
+            Lengths ``[5, 2, 3, 1]`` at capacity 4: ``{0: 1}`` under ``"truncate"``, ``{0: 5}`` under
+            ``"drop"``.
+        """
+        documents, tokens = self._losses()
+        return dict(zip(documents.tolist(), tokens.tolist(), strict=True))
+
+    def _losses(self) -> tuple[IntArray, IntArray]:
+        if self.on_overflow == "truncate":
+            documents = np.flatnonzero(self.lengths > self.capacity)
+            return documents, self.lengths[documents] - self.capacity
+        return self.dropped, self.lengths[self.dropped]
+
+    def row(self, index: int) -> IntArray:
+        """Return the documents of row ``index``, or its fragments if ``fragments`` is not None.
+
+        Raises:
+            PlanError: there is no such row.
+        """
+        number = arguments.whole_number(index, "row", minimum=0)
+        if number >= self.num_rows:
+            raise PlanError(f"row {number} does not exist; the plan has {self.num_rows} rows, counted from 0")
+        return self.order[self.row_offsets[number] : self.row_offsets[number + 1]]
+
+    def rows(self) -> Iterator[IntArray]:
+        """Iterate over ``row(0)``, ``row(1)``, ..."""
+        return (self.row(index) for index in range(self.num_rows))
+
+    def row_pieces(self, index: int) -> tuple[IntArray, IntArray, IntArray]:
+        """Return what to copy into row ``index``, under every strategy and policy alike.
+
+        Returns:
+            ``document``, ``start`` and ``length``, ``[pieces of the row]`` each: the row is the tokens
+            ``start .. start + length - 1`` of each document, one after the other.
+
+        Example:
+            Lengths ``[5, 2]`` at capacity 4 under ``"truncate"``: row 0 is ``([0], [0], [4])``.
+        """
+        pieces = self.row(index)
+        if self.fragments is not None:
+            table = self.fragments
+            return table.document[pieces], table.start[pieces], table.length[pieces]
+        return pieces, np.zeros_like(pieces), np.minimum(self.lengths[pieces], self.capacity)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to ``path`` (an ``.npz`` file without pickles), all of it or nothing.
+
+        Raises:
+            PlanFileError: the file cannot be written; what stood at ``path`` before is still there.
+        """
+        arrays = {"lengths": self.lengths, "order": self.order, "row_offsets": self.row_offsets}
+        if self.fragments is not None:
+            for field in dataclasses.fields(Fragments):
+                arrays[f"fragment_{field.name}"] = getattr(self.fragments, field.name)
+        names = ("capacity", "strategy", "on_overflow", "max_documents_per_row", "seed")
+        plan_file.write(path, {name: getattr(self, name) for name in names}, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Plan":
+        """Read a plan that ``save`` wrote, and check its conservation again.
+
+        Raises:
+            PlanFileError: the file is missing, damaged, of another version or not a plan.
+            ConservationError: the file is readable, but its rows do not hold every document exactly once.
+        """
+        header, arrays = plan_file.read(path)
+        columns = {name: arrays.pop(f"fragment_{name}", None) for name in ("document", "start", "length")}
+        try:
+            cuts = any(column is not None for column in columns.values())
+            return cls(fragments=Fragments(**columns) if cuts else None, **header, **arrays)
+        except ConservationError as error:
+            raise ConservationError(f"{os.fspath(path)}: {error}") from error
+        except (PlanError, TypeError) as error:
+            raise PlanFileError(f"{os.fspath(path)} is damaged: {error}. Make the plan again") from error
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Plan):
+            return NotImplemented
+        names = [field.name for field in dataclasses.fields(self)]
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+
+    __hash__ = None  # type: ignore[assignment] # arrays are compared by value and have no hash
+
+    def __repr__(self) -> str:
+        return (
+            f"<Plan {self.strategy}: {self.num_documents} documents in {self.num_rows} rows of "
+            f"{self.capacity} tokens, utilization {self.utilization:.4f}, {self.lost_tokens} tokens lost>"
+        )
