@@ -40,8 +40,9 @@ bench: $(READY)  ## measure planning and attention on the CPU
 	$(RUN) benchmarks/plan.py
 	$(RUN) benchmarks/attention.py
 
+# -W default: a GPU machine brings its own versions of torch and transformers, and their warnings are not ours.
 gpu: $(READY)  ## run the GPU tests and the attention benchmark; fails without a CUDA device
-	$(RUN) -m pytest -m gpu
+	$(RUN) -m pytest -m gpu -W default
 	$(RUN) benchmarks/attention.py --device cuda
 
 docs: $(READY)  ## build the documentation into site/
