@@ -9,7 +9,7 @@ VENV ?= .venv
 ifeq ($(strip $(VENV)),)
 RUN := PYTHONPATH=. $(PYTHON)
 READY :=
-HERMETIC := $(RUN) -m hermetic.cli
+HERMETIC := $(RUN) -c 'from hermetic.cli import main; main()'
 else
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.installed
