@@ -5,6 +5,8 @@ Pack, seal, prove. The names below are the public surface; they are resolved on 
 """
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,3 +56,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+class _Package(ModuleType):
+    """Keeps ``hermetic.seal`` and ``hermetic.probe`` the functions.
+
+    The import system binds each imported subpackage as an attribute of its parent, which would put the
+    packages of the same names in their place. ``from hermetic.seal import ...`` does not need that binding.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -187,9 +187,7 @@ def _token_losses(logits: torch.Tensor, labels: torch.Tensor, place: Callable[[i
 
 def _check_tensors(logits: torch.Tensor, labels: torch.Tensor) -> None:
     if not logits.dtype.is_floating_point:
-        raise LossError(
-            f"logits have dtype {logits.dtype}, expected a floating one; pass the model's raw scores"
-        )
+        raise LossError(f"logits have dtype {logits.dtype}, expected a floating one; pass the model's raw scores")
     if labels.dtype != torch.int64:
         raise LossError(f"labels have dtype {labels.dtype}, expected torch.int64; convert them")
     if logits.device != labels.device:

@@ -79,6 +79,4 @@ def _group(sizes: NDArray[np.int64], starts: NDArray[np.int64]) -> Group:
     real = within[None, :] < sizes[:, None]
     tokens = (starts[:, None] + within[None, :])[real]
     slots = None if real.all() else np.flatnonzero(real)
-    return Group(
-        rows=sizes.size, width=width, tokens=tokens, slots=slots, lengths=tuple(int(size) for size in sizes)
-    )
+    return Group(rows=sizes.size, width=width, tokens=tokens, slots=slots, lengths=tuple(int(size) for size in sizes))

@@ -45,9 +45,7 @@ def visible(length: int, options: AttentionOptions, device: torch.device) -> tor
     return allowed
 
 
-def _one_document(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions
-) -> torch.Tensor:
+def _one_document(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
     groups = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
     scores = torch.einsum("ihk,jhk->hij", q, k) * options.scale

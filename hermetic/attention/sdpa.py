@@ -10,6 +10,7 @@ Price: one gather and one scatter of q, k and v; at most 25 % padded slots; ``[w
 Does not do: soft cap and sinks, which PyTorch's function does not know (use ``reference``).
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
 from numpy.typing import NDArray
@@ -34,8 +35,7 @@ def attend(
     for name in ("softcap", "sinks"):
         if getattr(options, name) is not None:
             raise BackendError(
-                f"backend 'sdpa' has no {name}: scaled_dot_product_attention does not know it; "
-                "use backend='reference'"
+                f"backend 'sdpa' has no {name}: scaled_dot_product_attention does not know it; use backend='reference'"
             )
     layout = layout_from_lengths(_chunks(lengths, options.chunk))
     parts = []
@@ -67,7 +67,7 @@ def _take_back(x: torch.Tensor, group: Group) -> torch.Tensor:
     return flat if group.slots is None else flat.index_select(0, _on(group.slots, x))
 
 
-def _on(index: "NDArray[object]", like: torch.Tensor) -> torch.Tensor:
+def _on(index: NDArray[np.int64], like: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(index).to(like.device)
 
 

@@ -124,9 +124,7 @@ class Boundaries:
         return cls(document_lengths=tuple(np.bincount(_real_ids(ids.reshape(-1))).tolist()))
 
     @classmethod
-    def infer_from_position_ids(
-        cls, position_ids: Integers, *, num_tokens: int | None = None
-    ) -> "Boundaries":
+    def infer_from_position_ids(cls, position_ids: Integers, *, num_tokens: int | None = None) -> "Boundaries":
         """Guess documents from position ids: one starts at each row's start and where the step is not +1.
 
         Args:
@@ -186,9 +184,7 @@ class Boundaries:
 
 def _check_edges(edges: IntArray, num_tokens: int | None) -> None:
     if edges.size == 0:
-        raise BoundariesError(
-            "cu_seqlens is empty, expected at least the edge 0; no documents at all are [0]"
-        )
+        raise BoundariesError("cu_seqlens is empty, expected at least the edge 0; no documents at all are [0]")
     if edges[0] != 0:
         raise BoundariesError(
             f"cu_seqlens[0] is {int(edges[0])}, expected 0; the first document starts at the first token, "

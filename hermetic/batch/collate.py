@@ -54,9 +54,7 @@ def collate(
         tensor([-100,    6,    7, -100,    9, -100])
     """
     if not documents:
-        raise BatchError(
-            "there are no documents, expected at least one; skip the batch instead of making an empty one"
-        )
+        raise BatchError("there are no documents, expected at least one; skip the batch instead of making an empty one")
     columns = [_read_document(document, index) for index, document in enumerate(documents)]
     boundaries = Boundaries.from_lengths([len(ids) for ids, _ in columns])
     num_slots = _num_slots(boundaries.num_tokens, pad_to, pad_to_multiple)
@@ -93,13 +91,9 @@ def _read_document(document: Mapping[str, Any], index: int) -> tuple[IntArray, I
             f"key, for a column that is not carried into the batch would be lost"
         )
     if "input_ids" not in document:
-        raise DocumentError(
-            f"document {index} has no 'input_ids', expected its token ids; found {sorted(document)}"
-        )
+        raise DocumentError(f"document {index} has no 'input_ids', expected its token ids; found {sorted(document)}")
     if "labels" in document and "loss_mask" in document:
-        raise DocumentError(
-            f"document {index} has both 'labels' and 'loss_mask', expected one; drop the other"
-        )
+        raise DocumentError(f"document {index} has both 'labels' and 'loss_mask', expected one; drop the other")
     ids = _column(document, "input_ids", index)
     _check_range(ids, ids < 0, "input_ids", index, "a token id of 0 or more")
     if "labels" in document:
@@ -140,8 +134,7 @@ def _check_range(column: IntArray, wrong: np.ndarray[Any, Any], name: str, index
 def _num_slots(num_tokens: int, pad_to: int | None, pad_to_multiple: int | None) -> int:
     if pad_to is not None and pad_to_multiple is not None:
         raise BatchError(
-            f"pad_to is {pad_to} and pad_to_multiple is {pad_to_multiple}, expected only one of them; drop "
-            f"the other"
+            f"pad_to is {pad_to} and pad_to_multiple is {pad_to_multiple}, expected only one of them; drop the other"
         )
     for name, value in (("pad_to", pad_to), ("pad_to_multiple", pad_to_multiple)):
         if value is not None and (type(value) is not int or not 1 <= value <= INT32_MAX):

@@ -71,9 +71,7 @@ def shift_labels(labels: torch.Tensor, boundaries: Boundaries) -> torch.Tensor:
         tensor([  11,   12, -100,   21, -100])
     """
     if labels.ndim != 1:
-        raise BatchError(
-            f"labels have shape {list(labels.shape)}, expected [T]; flatten the rows to one stream"
-        )
+        raise BatchError(f"labels have shape {list(labels.shape)}, expected [T]; flatten the rows to one stream")
     starts = views.first_tokens_from_lengths(_all_lengths(boundaries, labels.shape[0])).to(labels.device)
     unreachable = labels.index_fill(0, starts, IGNORE_INDEX)
     return torch.nn.functional.pad(unreachable[1:], (0, min(1, labels.shape[0])), value=IGNORE_INDEX)
@@ -202,9 +200,7 @@ def additive_mask(
                 [False,  True]])
     """
     if not dtype.is_floating_point:
-        raise BatchError(
-            f"dtype is {dtype}, expected a floating one; eager attention adds this mask to its scores"
-        )
+        raise BatchError(f"dtype is {dtype}, expected a floating one; eager attention adds this mask to its scores")
     allowed = dense_mask(boundaries, causal=causal, window=window, chunk=chunk, num_slots=num_slots)
     mask = torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
     return mask[None, None]
@@ -228,11 +224,8 @@ def _check_mask_options(slots: int, *, causal: bool, window: int | None, chunk: 
         )
     for name, value in (("window", window), ("chunk", chunk)):
         if value is not None and value < 1:
-            raise BatchError(
-                f"{name} is {value}, expected 1 or more, for it counts the current token; or None"
-            )
+            raise BatchError(f"{name} is {value}, expected 1 or more, for it counts the current token; or None")
     if window is not None and not causal:
         raise BatchError(
-            f"window is {window} with causal=False, but a window reaches only back; expected causal=True or "
-            f"window=None"
+            f"window is {window} with causal=False, but a window reaches only back; expected causal=True or window=None"
         )

@@ -38,9 +38,7 @@ def lengths_from_position_ids(position_ids: Integers, *, num_tokens: int | None 
         >>> lengths_from_position_ids([[0, 1, 0], [1, 2, 3]])
         array([2, 1, 3])
     """
-    positions = int64_array(
-        position_ids, name="position_ids", ndims=(1, 2, _MULTI_AXIS), error=BoundariesError
-    )
+    positions = int64_array(position_ids, name="position_ids", ndims=(1, 2, _MULTI_AXIS), error=BoundariesError)
     _refuse_negative(positions)
     planes = positions if positions.ndim == _MULTI_AXIS else np.atleast_2d(positions)[np.newaxis]
     starts = _document_starts(planes).reshape(-1)
@@ -58,8 +56,7 @@ def _document_starts(planes: IntArray) -> npt.NDArray[np.bool_]:
     """[A, B, S] positions to [B, S]: does a document start at this token?"""
     if planes.shape[0] == 0:
         raise BoundariesError(
-            f"position_ids has no planes (shape {list(planes.shape)}), expected at least one axis; pass [B, "
-            f"S]"
+            f"position_ids has no planes (shape {list(planes.shape)}), expected at least one axis; pass [B, S]"
         )
     first_plane = planes[0]
     starts = np.ones(first_plane.shape, dtype=np.bool_)

@@ -22,9 +22,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 _BOOLEANS = (bool, np.bool_)
 
 
-def int64_array(
-    values: Integers, *, name: str, ndims: tuple[int, ...], error: type[HermeticError]
-) -> IntArray:
+def int64_array(values: Integers, *, name: str, ndims: tuple[int, ...], error: type[HermeticError]) -> IntArray:
     """Read whole numbers without changing any of them.
 
     Args:
@@ -87,9 +85,7 @@ def _refuse_booleans(values: Any, name: str, error: type[HermeticError]) -> None
     kinds = set(map(type, values))
     if kinds.intersection(_BOOLEANS):
         index = next(i for i, value in enumerate(values) if isinstance(value, _BOOLEANS))
-        raise error(
-            f"{name}[{index}] is {values[index]}, expected a whole number; booleans are not numbers here"
-        )
+        raise error(f"{name}[{index}] is {values[index]}, expected a whole number; booleans are not numbers here")
     if kinds.intersection((list, tuple)):
         for index, value in enumerate(values):
             if isinstance(value, (list, tuple)):

@@ -2,8 +2,7 @@
 
 Two ways, chosen by the template, never by luck:
 
-*   A template with ``{% generation %}`` markers says itself what the assistant writes. Where its markers
-    leave out the end-of-turn token, that token is supervised as well, or the model would never learn to stop.
+*   A template with ``{% generation %}`` markers says itself what the assistant writes.
 *   For any other template, each assistant turn is found by rendering: the tokens before it are those of
     ``messages[:k]`` with the generation prompt, which is what the model will see when it has to answer; the
     tokens up to its end are those of ``messages[:k + 1]``.
@@ -12,14 +11,17 @@ Two ways, chosen by the template, never by luck:
     tokens     <user> hi <end>     <assistant> yes <end>   <user> ok <end>
     assistant    0    0    0            0       1    1       0    0    0
 
-Guarantee: with rendering, both prefixes have to be, token for token, the start of the whole conversation;
-a template that rewrites earlier turns (drops their reasoning, say) is a :class:`TemplateError` that shows the
+Either way a turn's supervision ends with its end-of-turn token, also where the markers leave that token out
+(or the model would never learn to stop) or take in the line break after it (which a model that has stopped
+never writes).
+
+Guarantee: with rendering, both prefixes have to be, token for token, the start of the whole conversation; a
+template that rewrites earlier turns (drops their reasoning, say) is a :class:`TemplateError` that shows the
 first difference, never a guess. Price: markers cost nothing; rendering tokenizes two prefixes for each
 assistant turn.
 """
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
@@ -65,13 +67,14 @@ def encode_chats(chats: Sequence[ChatRecord], tokenizer: Any) -> list[EncodedCha
             "tokenizer of the model's chat-tuned sibling"
         )
     encoded: list[EncodedChat] = []
-    for _, group in itertools.groupby(chats, key=lambda chat: json.dumps(chat.tools)):
+    for _, group in itertools.groupby(chats, key=lambda chat: repr(chat.tools)):
         same_tools = list(group)
         template = tokenizer.get_chat_template(tools=same_tools[0].tools)
         # A tokenizer written in Python cannot say which characters a token covers, so its markers are mute.
         marked = tokenizer.is_fast and _GENERATION_MARKER.search(template)
         encoded += (_encode_by_markers if marked else _encode_by_prefixes)(same_tools, tokenizer)
-    return encoded
+    closing, glue = _end_of_turn(tokenizer, chats[0])
+    return [(tokens, _up_to_end_of_turn(tokens, mask, closing, glue)) for tokens, mask in encoded]
 
 
 def _encode_by_markers(chats: Sequence[ChatRecord], tokenizer: Any) -> list[EncodedChat]:
@@ -85,12 +88,10 @@ def _encode_by_markers(chats: Sequence[ChatRecord], tokenizer: Any) -> list[Enco
             return_assistant_tokens_mask=True,
         ),
     )
-    closing = _end_of_turn_tokens(tokenizer, chats[0])
-    encoded = []
-    for ids, mask in zip(rendered["input_ids"], rendered["assistant_masks"], strict=True):
-        tokens = np.array(ids, dtype=np.int32)
-        encoded.append((tokens, _with_end_of_turn(tokens, np.array(mask, dtype=np.bool_), closing)))
-    return encoded
+    return [
+        (np.array(ids, dtype=np.int32), np.array(mask, dtype=np.bool_))
+        for ids, mask in zip(rendered["input_ids"], rendered["assistant_masks"], strict=True)
+    ]
 
 
 def _render(chats: Sequence[ChatRecord], call: Callable[[Sequence[ChatRecord]], Any]) -> Any:
@@ -109,30 +110,33 @@ def _render(chats: Sequence[ChatRecord], call: Callable[[Sequence[ChatRecord]], 
         ) from error
 
 
-def _end_of_turn_tokens(tokenizer: Any, chat: ChatRecord) -> list[int]:
-    """The added tokens that close an assistant turn, read off a conversation of one turn."""
-    turn = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    probe = ChatRecord(where=chat.where, messages=turn, tools=None)
-    ids = _render([probe], lambda _: tokenizer.apply_chat_template(turn, return_dict=True))["input_ids"]
+def _end_of_turn(tokenizer: Any, chat: ChatRecord) -> tuple[list[int], list[int]]:
+    """The added tokens that close an assistant turn and the white space around them, off a short chat."""
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    probe = ChatRecord(where=chat.where, messages=turns, tools=None)
+    ids = _render([probe], lambda _: tokenizer.apply_chat_template(turns, return_dict=True))["input_ids"]
     added = tokenizer.added_tokens_decoder
-    tail = itertools.takewhile(
-        lambda token: token in added or not tokenizer.decode([token]).strip(), reversed(ids)
+    tail = list(
+        itertools.takewhile(lambda token: token in added or not tokenizer.decode([token]).strip(), reversed(ids))
     )
-    return [token for token in tail if token in added]
+    return [token for token in tail if token in added], [token for token in tail if token not in added]
 
 
-def _with_end_of_turn(tokens: TokenArray, mask: MaskArray, closing: Sequence[int]) -> MaskArray:
-    """Extend each span of the mask over the closing tokens that follow it.
+def _up_to_end_of_turn(tokens: TokenArray, mask: MaskArray, closing: Sequence[int], glue: Sequence[int]) -> MaskArray:
+    """Let each span of the mask end with the closing tokens that follow its content.
 
     Example:
-        Tokens ``[5, 6, 2, 7]``, mask ``[0, 1, 0, 0]``, closing tokens ``[2]``: the mask becomes ``[0, 1, 1,
-        0]``.
+        With the closing token 2 and the glue 9, tokens ``[5, 6, 2, 9, 7]`` and either of the masks
+        ``[0, 1, 0, 0, 0]`` and ``[0, 1, 1, 1, 0]`` give ``[0, 1, 1, 0, 0]``.
     """
-    extended = mask.copy()
+    ended = mask.copy()
     for index in np.flatnonzero(np.isin(tokens, closing)):
-        if index > 0 and extended[index - 1]:
-            extended[index] = True
-    return extended
+        ended[index] |= index > 0 and ended[index - 1]
+        after = index + 1
+        while ended[index] and after < len(tokens) and tokens[after] in glue:
+            ended[after] = False
+            after += 1
+    return ended
 
 
 def _encode_by_prefixes(chats: Sequence[ChatRecord], tokenizer: Any) -> list[EncodedChat]:

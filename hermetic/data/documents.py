@@ -1,10 +1,8 @@
 """All documents of a source, tokenized and held flat.
 
 Algorithm: records are read, checked and tokenized a thousand at a time and appended to two growing int32
-    buffers.
-Guarantee: document ``i`` is record ``i`` of the source, nothing is left out and nothing repeated. Price: 8
-    bytes a
-token and 16 a document; the text itself is gone as soon as its thousand is tokenized.
+buffers. Guarantee: document ``i`` is record ``i`` of the source, nothing is left out and nothing repeated.
+Price: 8 bytes a token and 16 a document; the text itself is gone as soon as its thousand is tokenized.
 """
 
 import itertools
@@ -96,11 +94,17 @@ def tokenize_file(
             on_progress(len(numbers))
     return TokenizedDocuments(
         source=Path(source),
-        tokens=np.frombuffer(tokens, dtype=np.int32),
-        labels=np.frombuffer(labels, dtype=np.int32),
-        offsets=np.cumsum(np.frombuffer(lengths, dtype=np.int64)),
-        numbers=np.frombuffer(numbers, dtype=np.int64),
+        tokens=_frozen(np.frombuffer(tokens, dtype=np.int32)),
+        labels=_frozen(np.frombuffer(labels, dtype=np.int32)),
+        offsets=_frozen(np.cumsum(np.frombuffer(lengths, dtype=np.int64))),
+        numbers=_frozen(np.frombuffer(numbers, dtype=np.int64)),
     )
+
+
+def _frozen(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same array, read-only: views of it are handed out."""
+    values.setflags(write=False)
+    return values
 
 
 def _in_batches(records: Iterator[SourceRecord]) -> Iterator[list[SourceRecord]]:

@@ -2,8 +2,7 @@
 
 Algorithm: everything is written into a hidden sibling of the target, which one rename puts in its place.
 Guarantee: whoever looks at the target sees nothing or the whole; after an error the sibling is gone. Price:
-    the
-target has to be on one file system with its parent, which it is.
+the target has to be on one file system with its parent, which it is.
 """
 
 import shutil

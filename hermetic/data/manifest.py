@@ -1,8 +1,7 @@
 """What a packed folder says about itself.
 
 Guarantee: a manifest adds up (documents read are placed or dropped, tokens read are placed or lost), when it
-    is
-made and when it is read, and it names the SHA-256 of every data file. It holds no path of the machine that
+is made and when it is read, and it names the SHA-256 of every data file. It holds no path of the machine that
 made it. Price: a few hundred bytes of JSON.
 """
 

@@ -125,9 +125,7 @@ def _columns(blocks: Sequence[RowBlock]) -> dict[str, Any]:
 
     def column(name: str, edges: str) -> Any:
         chunks = [
-            pa.ListArray.from_arrays(
-                pa.array(getattr(block, edges), pa.int32()), pa.array(getattr(block, name))
-            )
+            pa.ListArray.from_arrays(pa.array(getattr(block, edges), pa.int32()), pa.array(getattr(block, name)))
             for block in blocks
         ]
         return pa.chunked_array(chunks)

@@ -1,10 +1,9 @@
 """A folder of packed rows, opened and checked.
 
 Guarantee: what :func:`open_packed` returns is what was packed: every file has the checksum of the manifest,
-    each
-row's document lengths sum to its tokens, each document's first label is -100, and the counts agree. Price:
-one pass over the files, in memory a thousand rows at a time; the rows themselves stay on disk until they are
-asked for.
+each row's document lengths sum to its tokens, each document's first label is -100, and the counts agree.
+Price: one pass over the files, in memory a thousand rows at a time; the rows themselves stay on disk until
+they are asked for.
 """
 
 import os
@@ -100,8 +99,7 @@ def _check_file(path: Path, expected: str) -> None:
     found = sha256_of_file(path)
     if found != expected:
         raise PackedDataError(
-            f"{path} is damaged: its SHA-256 is {found}, expected {expected}; copy it again or pack the "
-            "source again"
+            f"{path} is damaged: its SHA-256 is {found}, expected {expected}; copy it again or pack the source again"
         )
 
 
@@ -149,9 +147,7 @@ def _check_batch(columns: dict[str, Any], where: str) -> tuple[IndexArray, Index
     documents_per_row = _counts(columns["seq_lengths"])
     lengths = _values(columns["seq_lengths"]).astype(np.int64)
     if not (lengths > 0).all() or not (documents_per_row > 0).all():
-        raise PackedDataError(
-            f"{where}: a row or a document is empty, expected tokens; pack the source again"
-        )
+        raise PackedDataError(f"{where}: a row or a document is empty, expected tokens; pack the source again")
     edges = np.concatenate([[0], np.cumsum(lengths)])
     rows = np.concatenate([[0], np.cumsum(documents_per_row)])
     tokens_per_row = np.diff(edges[rows])

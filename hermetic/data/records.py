@@ -30,9 +30,7 @@ TokenArray: TypeAlias = npt.NDArray[np.int32]
 
 ROLES: Final = ("system", "user", "assistant", "tool")
 _ROW_KEYS: Final = ("seq_lengths", "position_ids", "cu_seqlens", "document_ids", "attention_mask")
-_KNOWN_SHAPES: Final = (
-    "messages | prompt and completion | text | input_ids, optionally with labels or loss_mask"
-)
+_KNOWN_SHAPES: Final = "messages | prompt and completion | text | input_ids, optionally with labels or loss_mask"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +85,7 @@ def parse_record(record: SourceRecord, *, vocabulary: int) -> Record:
     shape_keys = frozenset(values) & _SHAPE_KEYS
     if shape_keys >= {"labels", "loss_mask"}:
         raise RecordError(
-            f"{record.where}: the record has both 'labels' and 'loss_mask', expected one of them; remove the "
-            "other"
+            f"{record.where}: the record has both 'labels' and 'loss_mask', expected one of them; remove the other"
         )
     if shape_keys not in _PARSERS:
         raise RecordError(
@@ -103,9 +100,7 @@ def _parse_chat(where: str, values: dict[str, Any], vocabulary: int) -> ChatReco
     messages = values["messages"]
     if not isinstance(messages, list) or not messages:
         found = "empty" if messages == [] else f"a {type(messages).__name__}"
-        raise RecordError(
-            f"{where}: 'messages' is {found}, expected a list of at least one message; remove the record"
-        )
+        raise RecordError(f"{where}: 'messages' is {found}, expected a list of at least one message; remove the record")
     for index, message in enumerate(messages):
         _check_message(f"{where}: message {index}", message)
     if all(message["role"] != "assistant" for message in messages):
@@ -118,14 +113,10 @@ def _parse_chat(where: str, values: dict[str, Any], vocabulary: int) -> ChatReco
 
 def _check_message(where: str, message: Any) -> None:
     if not isinstance(message, dict):
-        raise RecordError(
-            f"{where} is a {type(message).__name__}, expected an object with 'role' and 'content'"
-        )
+        raise RecordError(f"{where} is a {type(message).__name__}, expected an object with 'role' and 'content'")
     role = message.get("role")
     if role not in ROLES:
-        raise RecordError(
-            f"{where} has the unknown role {role!r}, expected one of {', '.join(ROLES)}; rename the role"
-        )
+        raise RecordError(f"{where} has the unknown role {role!r}, expected one of {', '.join(ROLES)}; rename the role")
     if message.get("content") is None and message.get("tool_calls"):
         return
     _check_text(f"{where} ({role}): 'content'", message.get("content"))
@@ -160,9 +151,7 @@ def _parse_text(where: str, values: dict[str, Any], vocabulary: int) -> TextReco
 
 def _check_not_empty(where: str, key: str, value: str | list[Any]) -> None:
     if not value:
-        raise RecordError(
-            f"{where}: {key!r} is empty, expected a document with at least one token; remove the record"
-        )
+        raise RecordError(f"{where}: {key!r} is empty, expected a document with at least one token; remove the record")
 
 
 def _parse_tokens(where: str, values: dict[str, Any], vocabulary: int) -> TokenRecord:
@@ -222,9 +211,7 @@ def _check_same_length(where: str, key: str, values: list[int], tokens: int) -> 
 def _check_range(where: str, key: str, values: list[int], bound: int, *, allowed: Iterable[int]) -> None:
     if min(values) >= 0 and max(values) < bound:
         return
-    wrong = next(
-        (index for index, value in enumerate(values) if not 0 <= value < bound and value not in allowed), None
-    )
+    wrong = next((index for index, value in enumerate(values) if not 0 <= value < bound and value not in allowed), None)
     if wrong is not None:
         besides = "".join(f" or {value}" for value in allowed)
         raise RecordError(

@@ -1,10 +1,8 @@
 """Tokens of documents to tokens of rows, following a plan.
 
 Algorithm: for a block of rows, the plan's pieces become one index into the flat tokens, which are gathered at
-    once.
-Guarantee: the first token of each piece is unsupervised, also where a policy cut a document in two. Price:
-    the
-tokens of one block of rows.
+once. Guarantee: the first token of each piece is unsupervised, also where a policy cut a document in two.
+Price: the tokens of one block of rows.
 """
 
 from collections.abc import Iterator

@@ -2,8 +2,7 @@
 
 Algorithm: JSONL is read line by line and each line is parsed alone; Parquet is read in record batches.
 Guarantee: every record comes once, in file order, with its 1-based number (line of JSONL, row of Parquet),
-    and
-whatever is not a record stops the reading with the place and the reason. Lines of nothing but white space
+and whatever is not a record stops the reading with the place and the reason. Lines of nothing but white space
 hold no record and are passed over. Price: one line, or one batch of rows, in memory at a time.
 """
 
@@ -91,8 +90,7 @@ def _parse_line(line: bytes, where: str) -> dict[str, Any]:
         value = json.loads(text)
     except UnicodeDecodeError as error:
         raise SourceError(
-            f"{where}: byte {error.start + 1} of the line is not UTF-8 ({error.reason}); save the file as "
-            "UTF-8"
+            f"{where}: byte {error.start + 1} of the line is not UTF-8 ({error.reason}); save the file as UTF-8"
         ) from error
     except json.JSONDecodeError as error:
         near = text[max(0, error.pos - _SNIPPET_CHARACTERS) : error.pos + _SNIPPET_CHARACTERS].strip()

@@ -1,8 +1,7 @@
 """What packing saves and what packing naively would spoil, from document lengths alone.
 
 Guarantee: the share of contaminated tokens is counted, not estimated; the rule of thumb stands beside it to
-    show
-how far off it is. Price: one pass over the lengths.
+show how far off it is. Price: one pass over the lengths.
 """
 
 from dataclasses import dataclass

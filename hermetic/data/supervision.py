@@ -6,11 +6,10 @@
     input_ids            as given
 
 Guarantee: labels are unshifted, equal to the token where it is supervised and -100 elsewhere, and the first
-    token
-of a document is never supervised, for nothing predicts it. A prompt is tokenized apart from its completion,
-so that its tokens are those that a user's prompt will have. The beginning-of-text token is set where the
-tokenizer itself sets it; the end-of-text token is not repeated where the text already ends in it. Price: one
-batched call of the tokenizer for each shape.
+token of a document is never supervised, for nothing predicts it. A prompt is tokenized apart from its
+completion, so that its tokens are those that a user's prompt will have. The beginning-of-text token is set
+where the tokenizer itself sets it; the end-of-text token is not repeated where the text already ends in it.
+Price: one batched call of the tokenizer for each shape.
 """
 
 from collections.abc import Sequence
@@ -63,8 +62,7 @@ def encode_records(records: Sequence[Record], tokenizer: Any) -> list[EncodedDoc
 def _document(where: str, input_ids: TokenArray, supervised: npt.NDArray[np.bool_]) -> EncodedDocument:
     if not len(input_ids):
         raise RecordError(
-            f"{where}: the tokenizer makes no tokens of this document, expected at least one; remove the "
-            "record"
+            f"{where}: the tokenizer makes no tokens of this document, expected at least one; remove the record"
         )
     return _with_unsupervised_start(input_ids, np.where(supervised, input_ids, np.int32(IGNORE_INDEX)))
 
@@ -120,8 +118,7 @@ def _closed(where: str, tokens: list[int], tokenizer: Any) -> list[int]:
     """The tokens with one end-of-text token at their end, if the tokenizer has one."""
     if not tokens:
         raise RecordError(
-            f"{where}: the tokenizer makes no tokens of this document, expected at least one; remove the "
-            "record"
+            f"{where}: the tokenizer makes no tokens of this document, expected at least one; remove the record"
         )
     end = tokenizer.eos_token_id
     return tokens if end is None or tokens[-1] == end else [*tokens, end]

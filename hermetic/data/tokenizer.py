@@ -29,12 +29,11 @@ def load_tokenizer(name: str | os.PathLike[str], *, trust_remote_code: bool = Fa
     """
     transformers = import_optional("transformers")
     try:
-        return transformers.AutoTokenizer.from_pretrained(
-            os.fspath(name), trust_remote_code=trust_remote_code
-        )
+        return transformers.AutoTokenizer.from_pretrained(os.fspath(name), trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
         raise DataError(
-            f"no tokenizer can be loaded from {os.fspath(name)!r}: {error}; expected a folder with "
+            f"no tokenizer can be loaded from {os.fspath(name)!r}: {reason}; expected a folder with "
             "tokenizer.json and tokenizer_config.json, or a model id"
         ) from error
 

@@ -1,24 +1,25 @@
 """A seeded generator of short chat conversations, for the demo, its tokenizer and the tests.
 
 Algorithm: each conversation draws a topic, then the topic's *facts* (who owns what, what costs how much),
-    then
-a *phrasing* of these facts. Every answer can be worked out from the conversation itself, so a tiny model has
-something to learn, and the same few made-up names carry other facts in other conversations, so a model that
-looks into a neighbouring document of its row reads contradictions. One conversation in eight is a
+then a *phrasing* of these facts. Every answer can be worked out from the conversation itself, so a tiny model
+has something to learn, and the same few made-up names carry other facts in other conversations, so a model
+that looks into a neighbouring document of its row reads contradictions. One conversation in eight is a
 near-duplicate: the facts of an earlier one, phrased anew. Lengths have a long tail, because lists of facts
 have one.
 
-Guarantee: the same ``count``, ``seed`` and ``split`` give the same conversations on every Python version, for
-only ``Random.random`` is used, whose stream Python promises to keep. Conversations of ``"train"`` and
-``"heldout"`` never share their facts, whatever the seeds: the split is decided by a checksum of the facts, so
-a near-duplicate is always on its original's side.
+Guarantee: the same ``count``, ``seed`` and ``split`` give the same conversations on every machine and Python
+version, for only ``Random.random``, whose stream Python promises to keep, and correctly rounded arithmetic
+are used. Conversations of ``"train"`` and ``"heldout"`` never share their facts, whatever the seeds: the
+split is decided by a checksum of the facts, so a near-duplicate is always on its original's side.
 
 Price: about seven in eight draws are rejected for ``"heldout"`` and one in eight for ``"train"``.
 """
 
 import json
+import math
 import os
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -110,7 +111,9 @@ class _Dice:
 
     def long_tail(self, low: int, high: int) -> int:
         """Mostly ``low`` or a little more, now and then far more: a Pareto draw, cut off at ``high``."""
-        return min(high, int(low / (1.0 - self._random.random()) ** 0.7))
+        # Square roots are rounded correctly on every machine, powers are not: this is rest to the power of 3/4.
+        root = math.sqrt(1.0 - self._random.random())
+        return min(high, int(low / (root * math.sqrt(root))))
 
 
 def _recall(facts: _Dice, words: _Dice) -> Turns:
@@ -148,9 +151,7 @@ def _dearest(facts: _Dice, words: _Dice) -> Turns:
 
 def _sum(facts: _Dice, words: _Dice) -> Turns:
     first, second = facts.below(30), facts.below(30)
-    asked = words.pick(
-        (f"What is {first} plus {second}?", f"Add {first} and {second}.", f"{first} + {second}?")
-    )
+    asked = words.pick((f"What is {first} plus {second}?", f"Add {first} and {second}.", f"{first} + {second}?"))
     return [asked, f"{first} plus {second} is {first + second}."]
 
 
@@ -167,9 +168,7 @@ def _made_up_word(facts: _Dice) -> str:
 
 def _spell(facts: _Dice, words: _Dice) -> Turns:
     word = _made_up_word(facts)
-    asked = words.pick(
-        (f"Spell {word} with dashes.", f"Write the letters of {word} with dashes between them.")
-    )
+    asked = words.pick((f"Spell {word} with dashes.", f"Write the letters of {word} with dashes between them."))
     return [asked, "-".join(word)]
 
 
@@ -228,9 +227,7 @@ def _messages(topic: int, facts: str, phrasing: str) -> list[dict[str, str]]:
     turns = _TOPICS[topic](_Dice(facts), words)
     turns[0] = greeting + turns[0]
     messages = [{"role": "system", "content": SYSTEM_PROMPT}]
-    messages += [
-        {"role": ("user", "assistant")[index % 2], "content": turn} for index, turn in enumerate(turns)
-    ]
+    messages += [{"role": ("user", "assistant")[index % 2], "content": turn} for index, turn in enumerate(turns)]
     return messages
 
 
@@ -252,12 +249,12 @@ def conversations(*, count: int, seed: int, split: Split = "train") -> Iterator[
         One conversation with the shared system prompt first and the assistant's answer last.
     """
     dice = _Dice(f"{split} {seed}")
-    recent: list[tuple[int, str]] = []
+    recent: deque[tuple[int, str]] = deque(maxlen=_RECENT)
     made = drawn = 0
     while made < count:
         drawn += 1
         if recent and dice.chance(_NEAR_DUPLICATE_SHARE):
-            topic, facts = dice.pick(recent[-_RECENT:])
+            topic, facts = dice.pick(recent)
         else:
             topic, facts = dice.below(len(_TOPICS)), f"{seed} {drawn}"
             if _split_of(topic, facts) != split:
@@ -267,9 +264,7 @@ def conversations(*, count: int, seed: int, split: Split = "train") -> Iterator[
         made += 1
 
 
-def write_conversations(
-    path: str | os.PathLike[str], *, count: int, seed: int, split: Split = "train"
-) -> None:
+def write_conversations(path: str | os.PathLike[str], *, count: int, seed: int, split: Split = "train") -> None:
     """Write :func:`conversations` as JSONL, one conversation a line.
 
     The file appears complete or not at all. Same arguments, same bytes.
@@ -282,6 +277,9 @@ def write_conversations(
     """
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial")
-    with partial.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{json.dumps(one)}\n" for one in conversations(count=count, seed=seed, split=split))
-    partial.replace(target)
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{json.dumps(one)}\n" for one in conversations(count=count, seed=seed, split=split))
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -85,9 +85,7 @@ def check_lengths(array: IntArray) -> None:
         raise PlanError(f"document {document} has length {array[document]}; a length is 0 or more tokens")
     total = exact_sum(array)
     if total > _INT64_MAX:
-        raise PlanError(
-            f"the lengths sum to {total} tokens; expected at most {_INT64_MAX}. Plan in several parts"
-        )
+        raise PlanError(f"the lengths sum to {total} tokens; expected at most {_INT64_MAX}. Plan in several parts")
 
 
 def exact_sum(array: IntArray) -> int:
@@ -134,9 +132,7 @@ def _from_array(lengths: npt.ArrayLike) -> IntArray:
         )
     if array.dtype == np.uint64 and array.size and int(array.max()) > _INT64_MAX:
         document = int(np.argmax(array > _INT64_MAX))
-        raise PlanError(
-            f"document {document} has length {array[document]}; expected at most {_INT64_MAX} tokens"
-        )
+        raise PlanError(f"document {document} has length {array[document]}; expected at most {_INT64_MAX} tokens")
     return array.astype(np.int64)
 
 

@@ -42,9 +42,7 @@ def owned(array: Any, name: str) -> IntArray:
         PlanError: it is not a one-dimensional array of integers.
     """
     if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
-        found = (
-            f"shape {array.shape}, {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
-        )
+        found = f"shape {array.shape}, {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
         raise PlanError(f"{name} must be a one-dimensional NumPy array of integers, but it is {found}")
     if array.dtype == np.int64 and array.flags.owndata and not array.flags.writeable:
         return array

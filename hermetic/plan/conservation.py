@@ -34,16 +34,13 @@ def check_rows(row_offsets: IntArray, num_placed: int) -> None:
         )
 
 
-def check_placement(
-    order: IntArray, row_offsets: IntArray, num_pieces: int, dropped: IntArray, noun: str
-) -> None:
+def check_placement(order: IntArray, row_offsets: IntArray, num_pieces: int, dropped: IntArray, noun: str) -> None:
     """Raise unless every piece but the ``dropped`` ones is placed exactly once; ``noun`` names a piece."""
     outside = (order < 0) | (order >= num_pieces)
     if outside.any():
         place = int(np.argmax(outside))
         raise ConservationError(
-            f"row {_row_of(place, row_offsets)} holds {noun} {order[place]}, "
-            f"but there are {num_pieces} {noun}s"
+            f"row {_row_of(place, row_offsets)} holds {noun} {order[place]}, but there are {num_pieces} {noun}s"
         )
     expected = np.ones(num_pieces, np.int64)
     expected[dropped] = 0
@@ -56,9 +53,7 @@ def check_placement(
         raise ConservationError(f"{noun} {piece} is in no row")
     rows = [_row_of(int(place), row_offsets) for place in np.flatnonzero(order == piece)]
     if expected[piece] == 0:
-        raise ConservationError(
-            f"{noun} {piece} is in row {rows[0]}, but it is longer than a row and dropped"
-        )
+        raise ConservationError(f"{noun} {piece} is in row {rows[0]}, but it is longer than a row and dropped")
     raise ConservationError(f"{noun} {piece} is placed {found[piece]} times, in rows {rows}")
 
 
@@ -76,9 +71,7 @@ def check_limits(placed_lengths: IntArray, row_offsets: IntArray, capacity: int,
     documents = np.diff(row_offsets)
     if limit is not None and documents.max() > limit:
         row = int(np.argmax(documents > limit))
-        raise ConservationError(
-            f"row {row} holds {documents[row]} documents, more than max_documents_per_row {limit}"
-        )
+        raise ConservationError(f"row {row} holds {documents[row]} documents, more than max_documents_per_row {limit}")
 
 
 def check_fragments(fragments: Fragments, lengths: IntArray) -> None:
@@ -97,9 +90,7 @@ def check_fragments(fragments: Fragments, lengths: IntArray) -> None:
     _refuse(outside, fragments, "it reaches outside of its document")
     _refuse((length == 0) & (whole > 0), fragments, "it is empty, but its document is not")
     opens = np.concatenate([np.ones(1, np.bool_), document[1:] != document[:-1]])[: len(document)]
-    expected = np.where(
-        opens, 0, np.concatenate([np.zeros(1, np.int64), (start + length)[:-1]])[: len(document)]
-    )
+    expected = np.where(opens, 0, np.concatenate([np.zeros(1, np.int64), (start + length)[:-1]])[: len(document)])
     _refuse(start != expected, fragments, "it does not start where the fragment before it ended")
     closes = np.concatenate([opens[1:], np.ones(1, np.bool_)])[: len(document)]
     _refuse(closes & (start + length != whole), fragments, "it is the last one and does not reach the end")
@@ -111,9 +102,7 @@ def _refuse(wrong: npt.NDArray[np.bool_], fragments: Fragments, reason: str) -> 
         document, start, length = (
             int(column[index]) for column in (fragments.document, fragments.start, fragments.length)
         )
-        raise ConservationError(
-            f"fragment {index} (document {document}, start {start}, length {length}): {reason}"
-        )
+        raise ConservationError(f"fragment {index} (document {document}, start {start}, length {length}): {reason}")
 
 
 def _row_of(place: int, row_offsets: IntArray) -> int:

@@ -50,9 +50,7 @@ def dropped_documents(lengths: IntArray, capacity: int, on_overflow: str) -> Int
     return np.flatnonzero(lengths > capacity)
 
 
-def piece_lengths(
-    lengths: IntArray, fragments: Fragments | None, capacity: int, on_overflow: str
-) -> IntArray:
+def piece_lengths(lengths: IntArray, fragments: Fragments | None, capacity: int, on_overflow: str) -> IntArray:
     """Return the tokens of each piece as it is placed, ``[num_pieces]``."""
     if fragments is not None:
         return fragments.length

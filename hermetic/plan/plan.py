@@ -73,15 +73,12 @@ class Plan:
         cuts = self.on_overflow == "split"
         if self.strategy == "concat_then_split" and not cuts:
             raise PlanError(
-                f"a concat_then_split plan has on_overflow {self.on_overflow!r}; "
-                "expected 'split', for it cuts"
+                f"a concat_then_split plan has on_overflow {self.on_overflow!r}; expected 'split', for it cuts"
             )
         if cuts != isinstance(self.fragments, Fragments):
             found = "None" if self.fragments is None else f"a {type(self.fragments).__name__}"
             expected = "Fragments" if cuts else "None"
-            raise PlanError(
-                f"fragments is {found}; with on_overflow {self.on_overflow!r} expected {expected}"
-            )
+            raise PlanError(f"fragments is {found}; with on_overflow {self.on_overflow!r} expected {expected}")
 
     def _check_conservation(self) -> None:
         if self.fragments is not None:
@@ -90,9 +87,7 @@ class Plan:
         noun = "document" if self.fragments is None else "fragment"
         conservation.check_rows(self.row_offsets, len(self.order))
         conservation.check_placement(self.order, self.row_offsets, len(pieces), self.dropped, noun)
-        conservation.check_limits(
-            pieces[self.order], self.row_offsets, self.capacity, self.max_documents_per_row
-        )
+        conservation.check_limits(pieces[self.order], self.row_offsets, self.capacity, self.max_documents_per_row)
 
     def _piece_lengths(self) -> IntArray:
         return overflow.piece_lengths(self.lengths, self.fragments, self.capacity, self.on_overflow)

@@ -33,7 +33,7 @@ def write(path: str | os.PathLike[str], fields: Mapping[str, Any], arrays: Mappi
     target = Path(path)
     try:
         with _replacing(target) as file:
-            np.savez(file, allow_pickle=False, header=np.array(header), **arrays)
+            np.savez(file, header=np.array(header), **arrays)
     except OSError as error:
         raise PlanFileError(
             f"cannot write a plan to {target}: {error.strerror or error}. Nothing was written; "

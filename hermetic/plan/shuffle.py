@@ -13,9 +13,7 @@ import numpy as np
 from hermetic.plan.arrays import IntArray, group_by
 
 
-def shuffled(
-    order: IntArray, row_offsets: IntArray, lengths: IntArray, seed: int
-) -> tuple[IntArray, IntArray]:
+def shuffled(order: IntArray, row_offsets: IntArray, lengths: IntArray, seed: int) -> tuple[IntArray, IntArray]:
     """Return ``order`` and ``row_offsets`` after a seeded exchange; ``lengths`` belong to the pieces."""
     generator = np.random.Generator(np.random.PCG64(seed))
     order = _exchange_equal_lengths(order, lengths[order], generator)
@@ -34,9 +32,7 @@ def _exchange_equal_lengths(order: IntArray, lengths: IntArray, generator: np.ra
     return exchanged
 
 
-def _permute_rows(
-    order: IntArray, row_offsets: IntArray, generator: np.random.Generator
-) -> tuple[IntArray, IntArray]:
+def _permute_rows(order: IntArray, row_offsets: IntArray, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
     rows = generator.permutation(len(row_offsets) - 1)
     sizes = np.diff(row_offsets)[rows]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])

@@ -67,14 +67,15 @@ def check_isolation(model: nn.Module) -> Measured:
     if not equivalence <= FLOOR_FACTOR * floor:
         raise SealError(
             f"{type(model).__name__} isolates packed documents but does not compute what it computes for each alone: "
-            f"logits differ by {equivalence:.2g}, the noise floor is {floor:.2g}. Its positions depend on the row and not "
-            "on position_ids; train this model on padded rows"
+            f"logits differ by {equivalence:.2g}, the noise floor is {floor:.2g}. Its positions depend on the row "
+            "and not on position_ids; train this model on padded rows"
         )
     return Measured(leak=leak, equivalence=equivalence, noise_floor=floor, visited=visited)
 
 
 def _embedding_facts(model: nn.Module) -> tuple[torch.device, int]:
-    embedding = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    get_embedding = getattr(model, "get_input_embeddings", None)
+    embedding = get_embedding() if callable(get_embedding) else None
     if not isinstance(embedding, nn.Embedding):
         raise SealError(
             f"{type(model).__name__} has no torch.nn.Embedding as its input embedding, so its seal cannot be measured; "
@@ -106,8 +107,8 @@ def _forward(model: nn.Module, ids: torch.Tensor, lengths: Sequence[int] | None)
     logits: torch.Tensor = output.logits if hasattr(output, "logits") else output[0]
     if logits.shape[:2] != (1, ids.numel()):
         raise SealError(
-            f"{type(model).__name__} cannot be sealed: it made outputs of shape {tuple(logits.shape)} from {ids.numel()} "
-            "tokens, so it adds tokens of its own to each row; expected one output per token"
+            f"{type(model).__name__} cannot be sealed: it made outputs of shape {tuple(logits.shape)} from "
+            f"{ids.numel()} tokens, so it adds tokens of its own to each row; expected one output per token"
         )
     return logits[0]
 
@@ -139,7 +140,7 @@ def _leak_message(model: nn.Module, ids: torch.Tensor, leak: float) -> str:
     found = first_leaking_module(model, lambda x: _forward(model, x, _LENGTHS), ids, swapped)
     where = "a module that could not be singled out" if found is None else f"{found[0]} ({found[1]})"
     return (
-        f"{type(model).__name__} cannot be sealed: {where} carries one document into another (largest gradient across a "
-        f"seam {leak:.2g}, expected 0). It mixes tokens outside of transformers' attention interface; "
-        "train this model on padded rows"
+        f"{type(model).__name__} cannot be sealed: {where} carries one document into another (largest "
+        f"gradient across a seam {leak:.2g}, expected 0). It mixes tokens outside of transformers' attention "
+        "interface; train this model on padded rows"
     )

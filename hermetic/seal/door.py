@@ -89,14 +89,13 @@ class Door:
             return None
         sealed = _sealed_arguments(signature, call, rows)
         ACTIVE.set(
-            ActiveForward(
-                owner=id(module), lengths=rows.lengths, num_rows=rows.num_rows, num_slots=rows.num_slots
-            )
+            ActiveForward(owner=id(module), lengths=rows.lengths, num_rows=rows.num_rows, num_slots=rows.num_slots)
         )
         return (), sealed
 
     def _refuse_replaced(self, module: nn.Module) -> None:
-        found = module.config._attn_implementation  # noqa: SLF001 - transformers' only name for this setting
+        config: Any = module.config
+        found = config._attn_implementation  # noqa: SLF001 - transformers' only name for this setting
         if found != self.name:
             raise SealError(
                 f"the attention implementation of {type(module).__name__} was {self.name!r} when it was sealed and "
@@ -114,9 +113,7 @@ class Close:
             ACTIVE.set(None)
 
 
-def _named_arguments(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
+def _named_arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """All arguments by name, positional ones included."""
     return dict(signature.bind_partial(*args).arguments) | kwargs
 
@@ -171,8 +168,4 @@ def _accepted(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[s
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
         return arguments
     optional = {"position_ids", "attention_mask", "use_cache", *_FLASH_ARGUMENTS}
-    return {
-        name: value
-        for name, value in arguments.items()
-        if name not in optional or name in signature.parameters
-    }
+    return {name: value for name, value in arguments.items() if name not in optional or name in signature.parameters}

@@ -80,9 +80,9 @@ def positions_for(rows: PackedRows, given: torch.Tensor | None, *, explicit: boo
     if wrong.size:
         row, slot = (int(x) for x in wrong[0])
         raise BoundariesError(
-            f"position_ids go from {positions[row, slot]} to {positions[row, slot + 1]} at slot {slot + 1} of row {row}, "
-            "inside one document of the boundaries; expected steps of 1 there. Leave position_ids out: they are "
-            "derived from the boundaries"
+            f"position_ids go from {positions[row, slot]} to {positions[row, slot + 1]} at slot {slot + 1} of row "
+            f"{row}, inside one document of the boundaries; expected steps of 1 there. Leave position_ids out: "
+            "they are derived from the boundaries"
         )
     return None
 
@@ -111,8 +111,8 @@ def _refuse_holes(starts: Bools, real: Bools) -> None:
     for row, slot in np.argwhere(resumes):
         if (real[row, :slot] & (document[row, :slot] == document[row, slot])).any():
             raise BoundariesError(
-                f"attention_mask is 0 before slot {slot} of row {row}, in the middle of a document; expected padding only "
-                "before or after documents. Mask tokens out of the loss through labels instead"
+                f"attention_mask is 0 before slot {slot} of row {row}, in the middle of a document; expected padding "
+                "only before or after documents. Mask tokens out of the loss through labels instead"
             )
 
 
@@ -132,8 +132,8 @@ def _real_slots(mask: Any, shape: tuple[int, int]) -> Bools:
     if other.size:
         row, slot = (int(x) for x in other[0])
         raise BoundariesError(
-            f"attention_mask is {values[row, slot]} at slot {slot} of row {row}; expected 0 or 1. transformers turns a 2-D "
-            "mask into booleans, so numbers of documents in it are lost: pass them as document_ids, counted from 0"
+            f"attention_mask is {values[row, slot]} at slot {slot} of row {row}; expected 0 or 1. transformers "
+            "turns a 2-D mask into booleans, so numbers of documents in it are lost: pass them as document_ids, counted from 0"
         )
     return values.astype(np.bool_)
 
@@ -189,8 +189,8 @@ def _starts_from_edges(edges: torch.Tensor, key_edges: torch.Tensor | None, shap
     if not rows[:, 0].all():
         row = int(np.flatnonzero(~rows[:, 0])[0])
         raise BoundariesError(
-            f"cu_seq_lens_q has no edge at {row * shape[1]}, where row {row} starts; expected edges over all rows in one "
-            "stream, for no document goes on in the next row"
+            f"cu_seq_lens_q has no edge at {row * shape[1]}, where row {row} starts; expected edges over all rows "
+            "in one stream, for no document goes on in the next row"
         )
     return rows
 

@@ -89,7 +89,7 @@ def _attention_function(backend: str, original: str) -> Callable[..., Any]:
             forward = _original_attention(module, original)
             return forward(module, query, key, value, attention_mask, **kwargs)  # type: ignore[no-any-return]
         _visit(module, ticket)
-        return _packed(backend, ticket, module, query, key, value, kwargs), None
+        return _packed(backend, ticket, module, (query, key, value), kwargs), None
 
     return attention
 
@@ -127,9 +127,7 @@ def _packed(
     backend: str,
     ticket: Ticket,
     module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    queries_keys_values: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     options: dict[str, Any],
 ) -> torch.Tensor:
     """``[B, H, S, K]`` in, ``[B, S, H, V]`` out, as transformers' attention functions have it."""
@@ -138,13 +136,13 @@ def _packed(
             f"{_describe(module)} adds a position bias to its scores, which packed attention does not take; "
             "train this model on padded rows"
         )
-    rows, _, slots, _ = query.shape
-    flat = [x.transpose(1, 2).reshape(-1, x.shape[1], x.shape[3]) for x in (query, key, value)]
+    rows, _, slots, _ = queries_keys_values[0].shape
+    query, key, value = (x.transpose(1, 2).reshape(-1, x.shape[1], x.shape[3]) for x in queries_keys_values)
     try:
         out = packed_attention(
-            flat[0],
-            flat[1],
-            flat[2],
+            query,
+            key,
+            value,
             Boundaries(document_lengths=ticket.lengths),
             backend=backend,
             causal=ticket.causal,

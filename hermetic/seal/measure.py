@@ -106,8 +106,7 @@ def gradient_influence(
         signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
         per_token = (logits * signs).sum(dim=-1)
         across = [
-            _largest_per_document(_pull(document.sum(), leaves), lengths)
-            for document in per_token.split(list(lengths))
+            _largest_per_document(_pull(document.sum(), leaves), lengths) for document in per_token.split(list(lengths))
         ]
         early = _first_halves(lengths).to(logits.device)
         future = _pull(per_token[early].sum(), leaves)[~early.cpu()].max()
@@ -118,10 +117,8 @@ def _pull(total: torch.Tensor, leaves: list[torch.Tensor]) -> torch.Tensor:
     """``[T]``: the largest magnitude of the gradient of ``total`` at each token's embeddings."""
     for leaf in leaves:
         leaf.grad = None
-    total.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-    found = [
-        leaf.grad.abs().reshape(-1, leaf.shape[-1]).amax(dim=-1) for leaf in leaves if leaf.grad is not None
-    ]
+    total.backward(retain_graph=True)
+    found = [leaf.grad.abs().reshape(-1, leaf.shape[-1]).amax(dim=-1) for leaf in leaves if leaf.grad is not None]
     if not found:
         return torch.zeros(leaves[0].numel() // leaves[0].shape[-1], dtype=torch.float64)
     return torch.stack(found).amax(dim=0).double().cpu()
@@ -231,6 +228,4 @@ def _kept_rows(values: Sequence[Any], kept: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _agree(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return len(a) == len(b) and all(
-        x.shape == y.shape and torch.equal(x, y) for x, y in zip(a, b, strict=True)
-    )
+    return len(a) == len(b) and all(x.shape == y.shape and torch.equal(x, y) for x, y in zip(a, b, strict=True))

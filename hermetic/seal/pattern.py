@@ -28,9 +28,7 @@ class Pattern:
     chunk: int | None = None
 
 
-def recognise(
-    mask_function: MaskFunction, *, local_size: int | None, longest: int, device: torch.device
-) -> Pattern:
+def recognise(mask_function: MaskFunction, *, local_size: int | None, longest: int, device: torch.device) -> Pattern:
     """Name the pattern of ``mask_function`` for documents of up to ``longest`` tokens.
 
     Raises:

@@ -90,7 +90,6 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
             "one. In other models call hermetic.packed_attention in the attention layers"
         )
     unseal(model)
-    original = tuple((name, module.config._attn_implementation) for name, module in inner)  # noqa: SLF001 - transformers' only name for this setting
     fittings = _install([module for _, module in inner], backend)
     try:
         measured = check_isolation(model)
@@ -99,7 +98,7 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
         raise
     fittings.report = SealReport(
         backend=backend,
-        original=original,
+        original=tuple((name, door.settings[0][1]) for (name, _), (_, door) in zip(inner, fittings.doors, strict=True)),
         modules=tuple(_sealed_modules(model, measured)),
         leak=measured.leak,
         equivalence=measured.equivalence,

@@ -1,0 +1,199 @@
+"""The instruments. Each is usable alone, and each is blind where another sees.
+
+=========  ==============================================================  ==============================
+swap       replace one document by another of its length: nobody else       length coupling; leaks below
+           may change by a bit                                              rounding
+gradient   logits of one document at the embeddings of another: exactly 0   discrete and length paths;
+                                                                            isolated but wrong gradients
+solo       packed against alone, logits and parameter gradients, judged     leaks below the noise
+           by a noise floor measured in place
+=========  ==============================================================  ==============================
+
+Cost for D documents: ``D + 1`` forwards (swap); one forward and ``D + 1`` backwards (gradient); ``3 D``
+forwards and ``2 D + 1`` backwards over single documents (solo).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hermetic.batch import PackedBatch, collate
+from hermetic.constants import IGNORE_INDEX
+from hermetic.errors import ProbeError
+from hermetic.loss import packed_loss
+from hermetic.probe.subject import Subject
+from hermetic.seal.measure import (
+    GradientInfluence,
+    frozen,
+    gradient_influence,
+    largest_difference,
+    noise_floor,
+)
+
+MAX_COMPARED_PARAMETERS = 2**25
+"""Parameter gradients are compared on at most this many numbers, smallest tensors first, to bound memory."""
+
+
+def swap(subject: Subject, batch: PackedBatch) -> torch.Tensor:
+    """``[D, D]`` float64: how far document i's logits move when document j is replaced by another.
+
+    The shapes stay the same, so in a sealed model every other document is bit-identical and the entry is 0.0.
+    The diagonal is 0.0 by convention: a document may move itself.
+
+    Raises:
+        ProbeError: the batch has a single token id, so no document can be replaced.
+    """
+    lengths = list(batch.boundaries.document_lengths)
+    with torch.no_grad():
+        before = subject.logits(batch).split(lengths)
+        influence = torch.zeros(len(lengths), len(lengths), dtype=torch.float64)
+        for j in range(len(lengths)):
+            after = subject.logits(with_document_replaced(batch, j)).split(lengths)
+            for i in range(len(lengths)):
+                if i != j:
+                    influence[i, j] = largest_difference(before[i], after[i])
+    return influence
+
+
+def with_document_replaced(batch: PackedBatch, document: int) -> PackedBatch:
+    """The same batch with every token of one document exchanged for another id of the batch."""
+    known = batch.input_ids.unique()
+    if known.numel() < 2:
+        raise ProbeError(
+            f"all tokens of the batch are {int(known[0])}, so no document can be replaced by another; "
+            "expected at least two different token ids"
+        )
+    lengths = list(batch.boundaries.document_lengths)
+    begin = sum(lengths[:document])
+    span = slice(begin, begin + lengths[document])
+    input_ids = batch.input_ids.clone()
+    rank = torch.searchsorted(known, input_ids[span])
+    input_ids[span] = known[(rank + 1) % known.numel()]
+    return PackedBatch(input_ids=input_ids, labels=batch.labels, boundaries=batch.boundaries)
+
+
+def gradient(subject: Subject, batch: PackedBatch) -> GradientInfluence:
+    """Which document reaches which, and whether a token sees its own future, by gradients.
+
+    Raises:
+        ProbeError: the subject embeds no tokens through ``torch.nn.Embedding``, or has no backward here.
+    """
+    generator = torch.Generator().manual_seed(subject.seed)
+    ids = batch.input_ids[: batch.boundaries.num_tokens].to(subject.device)
+    with frozen(subject.parameters()):
+        return gradient_influence(
+            lambda: subject.logits(batch), ids, batch.boundaries.document_lengths, generator=generator
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Equivalence:
+    """Packed against alone."""
+
+    logits: torch.Tensor
+    """``[D]`` float64: largest logit difference of each document."""
+    noise_floor: float
+    """Largest logit difference that another shape alone makes."""
+    gradients: float | None
+    """Relative difference of the parameter gradients; ``None`` when no parameter requires one."""
+    gradient_floor: float | None
+    """The relative difference of parameter gradients that another shape alone makes."""
+
+
+def solo(subject: Subject, batch: PackedBatch) -> Equivalence:
+    """Compare each packed document with the same document alone, in logits and in parameter gradients."""
+    documents = [collate([document]) for document in documents_of(batch)]
+    lengths = batch.boundaries.document_lengths
+    with torch.no_grad():
+        packed = subject.logits(batch).split(list(lengths))
+        alone = [subject.logits(document) if document.boundaries.num_tokens else None for document in documents]
+        floor = noise_floor(lambda ids: subject.logits(collate([{"input_ids": ids}])), [d.input_ids for d in documents])
+    differences = [0.0 if a is None else largest_difference(p, a) for p, a in zip(packed, alone, strict=True)]
+    gradients, gradient_floor = _gradient_equivalence(subject, batch, documents)
+    return Equivalence(
+        logits=torch.tensor(differences, dtype=torch.float64),
+        noise_floor=floor,
+        gradients=gradients,
+        gradient_floor=gradient_floor,
+    )
+
+
+def documents_of(batch: PackedBatch) -> Iterator[dict[str, torch.Tensor]]:
+    """Each document as ``collate`` takes it."""
+    for ids, labels in zip(batch.unpack(batch.input_ids), batch.unpack(batch.labels), strict=True):
+        yield {"input_ids": ids, "labels": labels}
+
+
+def _gradient_equivalence(
+    subject: Subject, batch: PackedBatch, documents: Sequence[PackedBatch]
+) -> tuple[float | None, float | None]:
+    """Relative distances to the gradient of the documents alone: of the packed one, and of another shape."""
+    compared = _compared_parameters(subject)
+    supervised = [document for document in documents if document.num_supervised_tokens]
+    if not compared or not supervised:
+        return None, None
+    count = batch.num_supervised_tokens
+    alone = _gradients(subject, supervised, compared, count)
+    packed = _gradients(subject, [batch], compared, count)
+    extended = _gradients(subject, [_extended(document) for document in supervised], compared, count)
+    size = float(torch.linalg.vector_norm(alone))
+    if size == 0.0:
+        return float(torch.linalg.vector_norm(packed)), 0.0
+    floor = max(float(torch.linalg.vector_norm(extended - alone)) / size, torch.finfo(alone.dtype).eps)
+    return float(torch.linalg.vector_norm(packed - alone)) / size, floor
+
+
+def _extended(document: PackedBatch) -> PackedBatch:
+    """The same document with its own tokens appended once more, unsupervised: another shape, the same loss."""
+    ids = document.input_ids
+    return PackedBatch(
+        input_ids=torch.cat([ids, ids.flip(0)]),
+        labels=torch.cat([document.labels, torch.full_like(ids, IGNORE_INDEX)]),
+        boundaries=type(document.boundaries).from_lengths([2 * ids.numel()]),
+    )
+
+
+def _compared_parameters(subject: Subject) -> list[nn.Parameter]:
+    chosen, total = [], 0
+    for parameter in sorted((p for p in subject.parameters() if p.requires_grad), key=torch.numel):
+        total += parameter.numel()
+        if total > MAX_COMPARED_PARAMETERS:
+            break
+        chosen.append(parameter)
+    return chosen
+
+
+def _gradients(
+    subject: Subject, batches: Sequence[PackedBatch], compared: Sequence[nn.Parameter], count: int
+) -> torch.Tensor:
+    """Gradient of the summed token losses over ``count``, as one flat vector."""
+    chosen = {id(p) for p in compared}
+    others = [p for p in subject.parameters() if id(p) not in chosen]
+    with _borrowed_gradients(compared), frozen(others), torch.enable_grad():
+        for batch in batches:
+            logits = subject.logits(batch)
+            loss = packed_loss(logits, _without_tail(batch).to(logits.device), denominator=count)
+            loss.backward()
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in compared]
+        return torch.cat([part.detach().float().flatten() for part in parts])
+
+
+def _without_tail(batch: PackedBatch) -> PackedBatch:
+    tokens = batch.boundaries.num_tokens
+    return PackedBatch(input_ids=batch.input_ids[:tokens], labels=batch.labels[:tokens], boundaries=batch.boundaries)
+
+
+@contextmanager
+def _borrowed_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Empty ``.grad`` for the duration; the caller's gradients are put back."""
+    kept = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, own in zip(parameters, kept, strict=True):
+            parameter.grad = own

@@ -1,0 +1,118 @@
+"""What a probe found: plain data, a verdict, and three ways to show it."""
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from hermetic.errors import LeakError, ProbeError
+from hermetic.files import write_text
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+Verdict = Literal["sealed", "leak", "distortion", "row_length_dependent", "not_causal", "unsupported"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that is wrong, how large, where, and the way out."""
+
+    code: str
+    """Stable: HM1xx isolation, HM2xx positions and equivalence, HM6xx what could not be measured."""
+    what: str
+    size: float
+    unit: str
+    where: str
+    way_out: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LeakReport:
+    """The result of ``probe``. Numbers that an instrument did not measure are ``None``."""
+
+    subject: str
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    lengths: tuple[int, ...]
+    """Tokens of each probed document."""
+    influence: torch.Tensor | None
+    """``[D, D]``: how far document i's logits move when document j is swapped; the diagonal is 0."""
+    gradients: torch.Tensor | None
+    """``[D, D]``: largest gradient of document i's logits at document j's embeddings."""
+    equivalence: torch.Tensor | None
+    """``[D]``: largest logit difference between packed and alone."""
+    gradient_equivalence: float | None
+    """Relative difference of parameter gradients between packed and alone."""
+    noise_floor: float | None
+    """Largest logit difference that another shape alone makes on this subject and dtype."""
+    instruments: tuple[str, ...]
+    """The instruments that ran."""
+    not_run: tuple[tuple[str, str], ...]
+    """The instruments that could not run here, and why."""
+
+    def raise_for_leaks(self) -> None:
+        """Raise unless isolation was measured and holds.
+
+        Raises:
+            LeakError: the verdict is ``leak``.
+            ProbeError: the verdict is ``unsupported``.
+        """
+        if self.verdict == "leak":
+            raise LeakError(self._summary())
+        if self.verdict == "unsupported":
+            raise ProbeError(self._summary())
+
+    def _summary(self) -> str:
+        found = "; ".join(f"{f.code} {f.what} ({f.where}). {f.way_out}" for f in self.findings)
+        return f"{self.subject}: verdict {self.verdict!r}. {found}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers."""
+        return {
+            "subject": self.subject,
+            "verdict": self.verdict,
+            "findings": [
+                {
+                    "code": f.code,
+                    "what": f.what,
+                    "size": f.size,
+                    "unit": f.unit,
+                    "where": f.where,
+                    "way_out": f.way_out,
+                }
+                for f in self.findings
+            ],
+            "lengths": list(self.lengths),
+            "influence": _plain(self.influence),
+            "gradients": _plain(self.gradients),
+            "equivalence": _plain(self.equivalence),
+            "gradient_equivalence": self.gradient_equivalence,
+            "noise_floor": self.noise_floor,
+            "instruments": list(self.instruments),
+            "not_run": dict(self.not_run),
+        }
+
+    def to_json(self) -> str:
+        """The report as one JSON object."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def to_html(self, path: str | Path) -> None:
+        """Write the printed form as a self-contained page, atomically; all text is escaped."""
+        from rich.console import Console
+
+        console = Console(record=True, width=110, file=io.StringIO(), force_terminal=True)
+        console.print(self)
+        write_text(Path(path), console.export_html(inline_styles=True))
+
+    def __rich__(self) -> "Group":
+        from hermetic.probe.render import render
+
+        return render(self)
+
+
+def _plain(matrix: torch.Tensor | None) -> Any:
+    return None if matrix is None else matrix.tolist()
