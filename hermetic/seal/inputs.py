@@ -133,7 +133,8 @@ def _real_slots(mask: Any, shape: tuple[int, int]) -> Bools:
         row, slot = (int(x) for x in other[0])
         raise BoundariesError(
             f"attention_mask is {values[row, slot]} at slot {slot} of row {row}; expected 0 or 1. transformers "
-            "turns a 2-D mask into booleans, so numbers of documents in it are lost: pass them as document_ids, counted from 0"
+            "turns a 2-D mask into booleans, so numbers of documents in it are lost: pass them as document_ids, "
+            "counted from 0"
         )
     return values.astype(np.bool_)
 
@@ -201,7 +202,8 @@ def _rows_of_positions(position_ids: torch.Tensor, shape: tuple[int, int]) -> In
     positions = positions.reshape(-1, *positions.shape[-2:]) if positions.ndim > 1 else positions[None, None]
     if positions.shape[2] != shape[1] or positions.shape[1] not in {1, shape[0]}:
         raise BoundariesError(
-            f"position_ids has shape {tuple(position_ids.shape)}; expected one position for each of {shape[0]} x {shape[1]} tokens"
+            f"position_ids has shape {tuple(position_ids.shape)}; expected one position for each of "
+            f"{shape[0]} x {shape[1]} tokens"
         )
     return np.broadcast_to(positions, (positions.shape[0], *shape))
 
