@@ -1,0 +1,187 @@
+"""A packed folder is what its manifest says, or opening it is an error that names the damage."""
+
+import dataclasses
+import json
+import shutil
+
+import datasets
+import pytest
+from data_helpers import DEMO_TOKENIZER, write_jsonl
+
+import hermetic
+from hermetic.data import PackManifest, open_packed, pack_file
+from hermetic.data.sources import sha256_of_file
+from hermetic.errors import PackedDataError
+
+RECORDS = [{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}, {"input_ids": [1, 2, 3, 4]}]
+DATA_FILE = "data-00000-of-00001.arrow"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    source = write_jsonl(tmp_path / "ids.jsonl", RECORDS)
+    pack_file(source, tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=5, seed=None)
+    return tmp_path / "rows"
+
+
+def forge(folder, **columns):
+    """Write other rows into a packed folder under a manifest whose checksums are right: only the rows lie."""
+    manifest = PackManifest.load(folder)
+    shutil.rmtree(folder)
+    honest = {
+        "input_ids": [[5, 6, 7, 8, 9], [1, 2, 3, 4]],
+        "labels": [[-100, 6, 7, -100, 9], [-100, 2, 3, 4]],
+        "seq_lengths": [[3, 2], [4]],
+        "document_ids": [[0, 1], [2]],
+    }
+    rows = {name: values for name, values in (honest | columns).items() if values is not None}
+    datasets.Dataset.from_dict(rows).save_to_disk(str(folder))
+    files = {path.name: sha256_of_file(path) for path in folder.iterdir()}
+    (folder / "manifest.json").write_text(dataclasses.replace(manifest, files=files).to_json())
+
+
+def edit_manifest(folder, **changes):
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_an_open_folder_gives_its_rows_as_documents(folder):
+    packed = open_packed(folder)
+    documents = [[doc["input_ids"].tolist() for doc in row] for row in packed.rows()]
+
+    assert len(packed) == len(documents) == 2
+    assert sorted(sum(documents, [])) == [[1, 2, 3, 4], [5, 6, 7], [8, 9]]  # noqa: RUF017 - three documents
+    assert sorted(packed.document_lengths.tolist()) == [2, 3, 4]
+    assert sorted(packed.documents_per_row.tolist()) == [1, 2]
+    assert packed.manifest.documents_read == 3
+    assert packed.path == folder
+
+
+def test_the_documents_of_a_row_collate_to_its_own_labels(folder):
+    packed = open_packed(folder)
+
+    for index, row in enumerate(packed.dataset):
+        batch = hermetic.collate(packed.documents_of_row(index))
+        assert batch.input_ids.tolist() == row["input_ids"]
+        assert batch.labels.tolist() == row["labels"]
+        assert batch.boundaries.lengths.tolist() == row["seq_lengths"]
+
+
+def test_honest_rows_under_new_checksums_open(folder):
+    forge(folder)
+
+    assert len(open_packed(folder)) == 2
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_row_that_does_not_exist_is_an_error(folder, index):
+    with pytest.raises(PackedDataError, match=rf"row {index} does not exist in .*rows, expected 0 to 1"):
+        open_packed(folder).documents_of_row(index)
+
+
+@pytest.mark.parametrize("name", [DATA_FILE, "dataset_info.json", "state.json"])
+def test_one_changed_byte_in_any_file_is_found_and_named(folder, name):
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / name).write_bytes(content)
+
+    with pytest.raises(PackedDataError, match=rf"{name} is damaged: its SHA-256 is \w+, expected \w+"):
+        open_packed(folder)
+
+
+def test_a_missing_data_file_is_named(folder):
+    (folder / DATA_FILE).unlink()
+
+    with pytest.raises(PackedDataError, match=f"{DATA_FILE} is missing, expected by the manifest"):
+        open_packed(folder)
+
+
+def test_a_folder_without_manifest_says_how_to_make_one(tmp_path):
+    with pytest.raises(PackedDataError, match=r"has no manifest\.json, .*make one with: hermetic pack SOURCE --out"):
+        open_packed(tmp_path)
+
+
+def test_a_manifest_that_is_not_json_is_an_error(folder):
+    (folder / "manifest.json").write_text("{")
+
+    with pytest.raises(PackedDataError, match=r"manifest\.json is not JSON"):
+        open_packed(folder)
+
+
+@pytest.mark.parametrize("content", ["[]", '{"format_version": 2}'], ids=["list", "future"])
+def test_a_manifest_of_another_version_is_an_error(folder, content):
+    (folder / "manifest.json").write_text(content)
+
+    with pytest.raises(PackedDataError, match=r"manifest\.json has the format version (None|2), expected 1"):
+        open_packed(folder)
+
+
+def test_a_manifest_with_other_keys_is_an_error_that_lists_them(folder):
+    edit_manifest(folder, mood="good")
+
+    with pytest.raises(PackedDataError, match=r"lacks the keys \[\] and has the unknown keys \['mood'\]"):
+        open_packed(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"documents_dropped": 1}, "3 documents read, but 3 placed and 1 lost"),
+        ({"tokens_lost": 2}, "9 tokens read, but 9 placed and 2 lost"),
+    ],
+)
+def test_a_manifest_that_does_not_add_up_is_an_error(folder, changes, message):
+    edit_manifest(folder, **changes)
+
+    with pytest.raises(PackedDataError, match=f"the manifest does not add up: {message}"):
+        open_packed(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": 3}, "holds 2 rows, expected 3 by its manifest"),
+        ({"tokens_read": 10, "tokens_placed": 10}, "holds 9 tokens_placed, expected 10 by its manifest"),
+        ({"supervised_tokens": 7}, "holds 6 supervised_tokens, expected 7 by its manifest"),
+    ],
+)
+def test_counts_that_the_rows_do_not_bear_out_are_an_error(folder, changes, message):
+    edit_manifest(folder, **changes)
+
+    with pytest.raises(PackedDataError, match=message):
+        open_packed(folder)
+
+
+# Each lie keeps the checksums right, so only the check of the rows can find it.
+LIES = {
+    "lengths that do not sum": (
+        {"seq_lengths": [[3, 2], [5]]},
+        r"row \+1 has 4 input_ids, expected 5 by its seq_lengths",
+    ),
+    "labels of another length": (
+        {"labels": [[-100, 6, 7, -100], [-100, 2, 3, 4]]},
+        r"row \+0 has 4 labels, expected 5 by its seq_lengths",
+    ),
+    "ids of another number": (
+        {"document_ids": [[0], [2]]},
+        r"row \+0 has 1 document_ids, expected 2 by its seq_lengths",
+    ),
+    "a document without tokens": ({"seq_lengths": [[5, 0], [4]]}, "a row or a document is empty"),
+    "a row without documents": (
+        {"seq_lengths": [[3, 2], []], "document_ids": [[0, 1], []], "input_ids": [[5, 6, 7, 8, 9], []]},
+        "a row or a document is empty",
+    ),
+    "a supervised first token": (
+        {"labels": [[-100, 6, 7, 8, 9], [-100, 2, 3, 4]]},
+        "the first token of a document is supervised, so it would be trained to follow another document",
+    ),
+    "a column missing": ({"document_ids": None}, r"has the columns \['input_ids', 'labels', 'seq_lengths'\]"),
+}
+
+
+@pytest.mark.parametrize(("columns", "message"), LIES.values(), ids=LIES)
+def test_rows_that_contradict_themselves_are_an_error(folder, columns, message):
+    forge(folder, **columns)
+
+    with pytest.raises(PackedDataError, match=message):
+        open_packed(folder)
