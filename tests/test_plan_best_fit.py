@@ -24,9 +24,7 @@ def best_fit_decreasing_one_by_one(lengths, capacity, limit=None):
     longest_first = sorted(range(len(lengths)), key=lambda document: -lengths[document])
     for clock, document in enumerate(longest_first):
         fitting = [
-            row
-            for row in rows
-            if row.free >= lengths[document] and (limit is None or len(row.documents) < limit)
+            row for row in rows if row.free >= lengths[document] and (limit is None or len(row.documents) < limit)
         ]
         if not fitting:
             rows.append(SlowRow(free=capacity))

@@ -41,9 +41,7 @@ def rewrite(path, *, header=None, **arrays):
     seed=st.none() | st.integers(0, 2**70),
 )
 def test_a_saved_plan_loads_as_the_same_plan(tmp_path_factory, *, lengths, strategy, policy, limit, seed):
-    plan = plan_rows(
-        lengths, 5, strategy=strategy, on_overflow=policy, max_documents_per_row=limit, seed=seed
-    )
+    plan = plan_rows(lengths, 5, strategy=strategy, on_overflow=policy, max_documents_per_row=limit, seed=seed)
     path = tmp_path_factory.mktemp("plans") / "plan.npz"
     plan.save(path)
     assert Plan.load(path) == plan
@@ -80,9 +78,7 @@ def test_a_failed_save_leaves_the_old_plan_and_no_other_file(saved, monkeypatch)
 
 
 def test_saving_into_a_folder_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(
-        PlanFileError, match=r"cannot write a plan to .*No such file.*choose a folder that exists"
-    ):
+    with pytest.raises(PlanFileError, match=r"cannot write a plan to .*No such file.*choose a folder that exists"):
         PLAN.save(tmp_path / "nowhere" / "plan.npz")
 
 

@@ -16,8 +16,7 @@ def rows_of(plan):
 def pieces_of(plan):
     """Each row as a list of (document, start, length)."""
     return [
-        list(zip(*(column.tolist() for column in plan.row_pieces(row)), strict=True))
-        for row in range(plan.num_rows)
+        list(zip(*(column.tolist() for column in plan.row_pieces(row)), strict=True)) for row in range(plan.num_rows)
     ]
 
 

@@ -94,12 +94,8 @@ def test_a_cut_into_more_fragments_than_a_plan_can_index_is_refused(options):
     limit=st.none() | st.integers(1, 4),
     seed=st.none() | st.integers(0, 9),
 )
-def test_every_token_is_in_exactly_one_row_or_counted_as_lost(
-    *, lengths, capacity, strategy, policy, limit, seed
-):
-    plan = plan_rows(
-        lengths, capacity, strategy=strategy, on_overflow=policy, max_documents_per_row=limit, seed=seed
-    )
+def test_every_token_is_in_exactly_one_row_or_counted_as_lost(*, lengths, capacity, strategy, policy, limit, seed):
+    plan = plan_rows(lengths, capacity, strategy=strategy, on_overflow=policy, max_documents_per_row=limit, seed=seed)
     placed = placed_tokens_by_document(plan)
     assert len(set(placed)) == len(placed)
     lost = plan.lost_tokens_by_document

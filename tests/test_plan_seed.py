@@ -21,9 +21,7 @@ def neighbours(plan):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_same_seed_gives_the_same_plan(strategy):
-    assert plan_rows(LENGTHS, 16, strategy=strategy, seed=7) == plan_rows(
-        LENGTHS, 16, strategy=strategy, seed=7
-    )
+    assert plan_rows(LENGTHS, 16, strategy=strategy, seed=7) == plan_rows(LENGTHS, 16, strategy=strategy, seed=7)
 
 
 def test_no_seed_gives_the_same_plan_each_time():
@@ -49,8 +47,7 @@ def test_another_seed_gives_other_neighbours_in_rows_of_the_same_lengths(strateg
 )
 def test_a_seed_keeps_the_lengths_of_every_row_under_every_policy(lengths, policy, limit, seed):
     natural, exchanged = (
-        plan_rows(lengths, 9, on_overflow=policy, max_documents_per_row=limit, seed=chosen)
-        for chosen in (None, seed)
+        plan_rows(lengths, 9, on_overflow=policy, max_documents_per_row=limit, seed=chosen) for chosen in (None, seed)
     )
     assert lengths_in_rows(exchanged) == lengths_in_rows(natural)
     assert exchanged.lost_tokens_by_document == natural.lost_tokens_by_document

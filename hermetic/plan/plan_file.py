@@ -30,10 +30,11 @@ _DAMAGE: Final = (ValueError, KeyError, EOFError, NotImplementedError, RuntimeEr
 def write(path: str | os.PathLike[str], fields: Mapping[str, Any], arrays: Mapping[str, IntArray]) -> None:
     """Write JSON ``fields`` and ``arrays`` to ``path``, all or nothing."""
     header = json.dumps({"format": FORMAT, "version": VERSION, **fields})
+    members: dict[str, Any] = {"header": np.array(header), **arrays}
     target = Path(path)
     try:
         with _replacing(target) as file:
-            np.savez(file, header=np.array(header), **arrays)
+            np.savez(file, **members)
     except OSError as error:
         raise PlanFileError(
             f"cannot write a plan to {target}: {error.strerror or error}. Nothing was written; "
