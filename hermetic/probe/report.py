@@ -62,11 +62,12 @@ class LeakReport:
             ProbeError: the verdict is ``unsupported``.
         """
         if self.verdict == "leak":
-            raise LeakError(self._summary())
+            raise LeakError(self.summary())
         if self.verdict == "unsupported":
-            raise ProbeError(self._summary())
+            raise ProbeError(self.summary())
 
-    def _summary(self) -> str:
+    def summary(self) -> str:
+        """Verdict and findings in one line."""
         found = "; ".join(f"{f.code} {f.what} ({f.where}). {f.way_out}" for f in self.findings)
         return f"{self.subject}: verdict {self.verdict!r}. {found}"
 

@@ -1,0 +1,148 @@
+"""transformers' Trainer over packed rows: collators, the loss, and a Trainer that probes before it steps.
+
+Guarantee: the loss of an optimizer step is the sum over its supervised tokens divided by their number over
+all its micro-batches and ranks, however they were packed; and no step is taken on a model whose packed
+documents reach each other, as measured on the first batch that the Trainer itself collated.
+Price: the probe, once: some twenty passes over at most six documents of that batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+from transformers import Trainer
+
+from hermetic.batch import PackedBatch, collate
+from hermetic.constants import IGNORE_INDEX
+from hermetic.data import PackedData
+from hermetic.errors import LeakError
+from hermetic.loss import token_loss
+from hermetic.probe import LeakReport, probe
+
+Row = list[dict[str, Any]]
+"""The documents of one row, each with ``input_ids`` and ``labels``."""
+
+_PROBED_DOCUMENTS = 6
+"""Documents of the first batch that are probed: the cost grows with their number, what is seen hardly does."""
+
+
+class RowDataset(Dataset[Row]):
+    """The rows of a packed folder for a DataLoader: one item is the list of a row's documents."""
+
+    def __init__(self, packed: PackedData) -> None:
+        self.packed = packed
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def __getitem__(self, index: int) -> Row:
+        return list(self.packed.documents_of_row(index))
+
+
+class PackedCollator:
+    """Rows to the inputs of a sealed model: one flat stream, labels included.
+
+    Several rows are simply more documents in the stream.
+    """
+
+    def __init__(self, *, pad_to_multiple: int | None = None, pad_token_id: int = 0) -> None:
+        self.pad_to_multiple = pad_to_multiple
+        self.pad_token_id = pad_token_id
+
+    def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """``batch.model_inputs()`` of all documents of ``rows``."""
+        return collate_rows(
+            rows, pad_to_multiple=self.pad_to_multiple, pad_token_id=self.pad_token_id
+        ).model_inputs()
+
+
+class PaddedCollator:
+    """The unpacked baseline: the same documents, one to a row, padded on the right to the longest."""
+
+    def __init__(self, *, pad_token_id: int = 0) -> None:
+        self.pad_token_id = pad_token_id
+
+    def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """``input_ids``, ``labels`` and ``attention_mask``, each ``[D, longest]``."""
+        batch = collate_rows(rows)
+        ids, labels = batch.unpack(batch.input_ids), batch.unpack(batch.labels)
+        ones = [torch.ones_like(document) for document in ids]
+        return {
+            name: torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=blank)
+            for name, parts, blank in (
+                ("input_ids", ids, self.pad_token_id),
+                ("labels", labels, IGNORE_INDEX),
+                ("attention_mask", ones, 0),
+            )
+        }
+
+
+def collate_rows(rows: Sequence[Row], **options: Any) -> PackedBatch:
+    """All documents of ``rows`` in one batch; options as in ``hermetic.collate``."""
+    return collate([document for row in rows for document in row], **options)
+
+
+def packed_token_loss(
+    outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
+) -> torch.Tensor:
+    """Trainer's ``compute_loss_func``: token-level, over the supervised tokens of the whole optimizer step.
+
+    Args:
+        outputs: the model's, with ``logits`` of ``[B, S, V]``.
+        labels: ``[B, S]`` unshifted, -100 on the first token of every document and every row.
+        num_items_in_batch: supervised tokens of the step, as the Trainer counts them over micro-batches and
+            ranks; by default those of ``labels``.
+    """
+    # a step without supervised tokens has nothing to divide by and a loss of 0
+    denominator = None if num_items_in_batch is None or int(num_items_in_batch) == 0 else num_items_in_batch
+    return token_loss(outputs.logits, labels, denominator=denominator)
+
+
+class SealedTrainer(Trainer):
+    """A Trainer for sealed models: token-level loss, and a probe of the first batch before the first step.
+
+    Takes what ``transformers.Trainer`` takes, but ``compute_loss_func``. Use it with ``PackedCollator`` and
+    ``remove_unused_columns=False``.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, compute_loss_func=packed_token_loss, **kwargs)
+        self.leak_report: LeakReport | None = None
+        """What the probe of the first packed batch found; ``None`` before it and for padded rows."""
+
+    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """One micro-batch; the first packed one is probed before.
+
+        Raises:
+            LeakError: the probe's verdict on the first batch is not ``sealed``. No step was taken.
+        """
+        if self.leak_report is None and "cu_seq_lens_q" in inputs:
+            self.leak_report = probe_first_batch(self.accelerator.unwrap_model(model), inputs)
+        loss: torch.Tensor = super().training_step(model, inputs, *args, **kwargs)
+        return loss
+
+
+def probe_first_batch(model: torch.nn.Module, inputs: dict[str, Any]) -> LeakReport:
+    """Probe a model on documents of a collated batch, and refuse anything but ``sealed``.
+
+    Raises:
+        LeakError: the verdict is not ``sealed``.
+    """
+    report = probe(model, documents=_some_documents(inputs))
+    if report.verdict != "sealed":
+        raise LeakError(f"training did not start. {report.summary()}")
+    return report
+
+
+def _some_documents(inputs: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
+    """A few documents spread over the batch; a lone one is cut in two, for a leak takes a neighbour."""
+    edges = inputs["cu_seq_lens_q"].tolist()
+    ids, labels = inputs["input_ids"][0].cpu(), inputs["labels"][0].cpu()
+    spans = list(zip(edges[:-1], edges[1:], strict=True))
+    if len(spans) == 1:
+        middle = (spans[0][0] + spans[0][1] + 1) // 2
+        spans = [(spans[0][0], middle), (middle, spans[0][1])]
+    stride = max(1, -(-len(spans) // _PROBED_DOCUMENTS))
+    chosen = [slice(*span) for span in spans[::stride]]
+    return [{"input_ids": ids[span], "labels": labels[span]} for span in chosen]
