@@ -196,6 +196,15 @@ def test_a_conversation_that_the_template_refuses_is_named_among_many(tmp_path, 
         encode_chats(conversations, tokenizer)
 
 
+def test_a_template_that_cannot_render_one_question_and_its_answer_is_refused(tmp_path):
+    demanding = "{%- if messages | length < 4 -%}{{- raise_exception('too short') -}}{%- endif -%}" + DEMO_TEMPLATE
+    tokenizer = with_template(tmp_path, demanding)
+
+    expected = "a trial of one user and one assistant turn, which shows how a turn ends: the chat .*too short"
+    with pytest.raises(TemplateError, match=expected):
+        encode_chats([chat(turns("hi", "yes", "ok", "no"))], tokenizer)
+
+
 def test_a_conversation_that_begins_with_the_assistant_needs_markers(plain_tokenizer):
     messages = [{"role": "assistant", "content": "welcome"}, {"role": "user", "content": "hi"}]
 

@@ -42,6 +42,7 @@ EncodedChat: TypeAlias = tuple[TokenArray, MaskArray]
 _GENERATION_MARKER: Final = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 _SHOWN_TOKENS: Final = 6
 """Tokens shown on each side where two renderings part."""
+_TRIAL: Final = "a trial of one user and one assistant turn, which shows how a turn ends"
 
 
 def encode_chats(chats: Sequence[ChatRecord], tokenizer: Any) -> list[EncodedChat]:
@@ -73,7 +74,7 @@ def encode_chats(chats: Sequence[ChatRecord], tokenizer: Any) -> list[EncodedCha
         # A tokenizer written in Python cannot say which characters a token covers, so its markers are mute.
         marked = tokenizer.is_fast and _GENERATION_MARKER.search(template)
         encoded += (_encode_by_markers if marked else _encode_by_prefixes)(same_tools, tokenizer)
-    closing, glue = _end_of_turn(tokenizer, chats[0])
+    closing, glue = _end_of_turn(tokenizer)
     return [(tokens, _up_to_end_of_turn(tokens, mask, closing, glue)) for tokens, mask in encoded]
 
 
@@ -110,11 +111,11 @@ def _render(chats: Sequence[ChatRecord], call: Callable[[Sequence[ChatRecord]], 
         ) from error
 
 
-def _end_of_turn(tokenizer: Any, chat: ChatRecord) -> tuple[list[int], list[int]]:
-    """The added tokens that close an assistant turn and the white space around them, off a short chat."""
+def _end_of_turn(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The added tokens that close an assistant turn and the white space around them, read off a trial."""
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    probe = ChatRecord(where=chat.where, messages=turns, tools=None)
-    ids = _render([probe], lambda _: tokenizer.apply_chat_template(turns, return_dict=True))["input_ids"]
+    trial = ChatRecord(where=_TRIAL, messages=turns, tools=None)
+    ids = _render([trial], lambda _: tokenizer.apply_chat_template(turns, return_dict=True))["input_ids"]
     added = tokenizer.added_tokens_decoder
     tail = list(
         itertools.takewhile(lambda token: token in added or not tokenizer.decode([token]).strip(), reversed(ids))
