@@ -74,7 +74,8 @@ def packed_attention(
     )
     num_tokens, num_slots = boundaries.num_tokens, q.shape[0]
     if num_tokens == 0:
-        return q.new_zeros(num_slots, q.shape[1], v.shape[2])
+        nothing = sum(x[:0].sum() for x in (q, k, v))  # 0.0, and holds the graph: gradients are zeros, not missing
+        return q.new_zeros(num_slots, q.shape[1], v.shape[2]) + nothing
     out = attend(q[:num_tokens], k[:num_tokens], v[:num_tokens], boundaries.document_lengths, options)
     if num_tokens == num_slots:
         return out
@@ -94,6 +95,8 @@ def _validate_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundar
                 f"{name} has shape {tuple(x.shape)}; expected three dimensions [T, heads, width]. "
                 "Flatten rows into one stream first: several rows are simply more documents"
             )
+        if not x.is_floating_point():
+            raise AttentionError(f"{name} is {x.dtype}; expected a floating dtype")
         if x.shape[0] != q.shape[0]:
             raise AttentionError(f"{name} has {x.shape[0]} tokens and q has {q.shape[0]}; expected the same")
         if x.dtype != q.dtype:

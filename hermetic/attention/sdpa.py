@@ -7,6 +7,7 @@ become documents. A window that binds is computed in blocks of queries against t
 Guarantee: forward and backward, grouped-query heads, value heads of another width; a document's numbers
 depend on the other documents' *lengths* at most, never on their content. ``[T, T]`` is never allocated.
 Price: one gather and one scatter of q, k and v; at most 25 % padded slots; ``[window, 2 * window]`` masks.
+Where PyTorch has no fused kernel (dropout on the CPU) it makes ``[L, L]`` scores for a document of ``L`` tokens.
 Does not do: soft cap and sinks, which PyTorch's function does not know (use ``reference``).
 """
 
@@ -111,7 +112,10 @@ def _sdpa(
     mask: torch.Tensor | None,
     causal: bool,
 ) -> torch.Tensor:
-    return F.scaled_dot_product_attention(
+    value_width = v.shape[3]
+    width = max(q.shape[3], value_width)  # the fused kernels take one width; zeros add nothing to a dot product
+    q, k, v = (x if x.shape[3] == width else F.pad(x, (0, width - x.shape[3])) for x in (q, k, v))
+    out = F.scaled_dot_product_attention(
         q,
         k,
         v,
@@ -121,3 +125,4 @@ def _sdpa(
         scale=options.scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
+    return out[..., :value_width]

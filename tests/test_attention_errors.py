@@ -1,0 +1,58 @@
+"""packed_attention refuses what does not fit, and says what would."""
+
+import pytest
+import torch
+
+from hermetic.attention import packed_attention
+from hermetic.batch import Boundaries
+from hermetic.errors import AttentionError, BackendError
+
+
+def call(q=(5, 4, 8), k=(5, 2, 8), v=(5, 2, 8), lengths=(3, 2), dtypes=(torch.float32,) * 3, **options):
+    tensors = [torch.zeros(shape, dtype=dtype) for shape, dtype in zip((q, k, v), dtypes, strict=True)]
+    return packed_attention(*tensors, Boundaries.from_lengths(lengths), **options)
+
+
+def test_the_call_that_all_refusals_below_are_changes_of_is_accepted():
+    assert call().shape == (5, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q": (1, 5, 4, 8)}, r"q has shape \(1, 5, 4, 8\); expected three dimensions \[T, heads, width\]"),
+        ({"v": (5, 16)}, r"v has shape \(5, 16\); expected three dimensions .* Flatten rows into one stream"),
+        ({"k": (6, 2, 8)}, "k has 6 tokens and q has 5; expected the same"),
+        ({"dtypes": (torch.float32, torch.float64, torch.float32)}, r"k is torch.float64 and q is torch.float32"),
+        ({"dtypes": (torch.int64,) * 3}, "q is torch.int64; expected a floating dtype"),
+        ({"k": (5, 2, 7)}, "k is 7 wide and q is 8; expected the same head width"),
+        ({"v": (5, 4, 8)}, "q, k and v have 4, 2 and 4 heads; expected as many value heads as key heads"),
+        ({"k": (5, 3, 8), "v": (5, 3, 8)}, "q, k and v have 4, 3 and 3 heads; .* a multiple of them in q"),
+        ({"k": (5, 0, 8), "v": (5, 0, 8)}, "q, k and v have 4, 0 and 0 heads"),
+        ({"lengths": (3, 3)}, "boundaries describe 6 tokens and q has 5; expected boundaries of this very batch"),
+        ({"window": 0}, "window is 0; expected at least 1 token, or None for no limit"),
+        ({"chunk": -1}, "chunk is -1; expected at least 1 token, or None for no limit"),
+        ({"window": 2, "causal": False}, "window is 2 with causal=False; .* needs causal=True"),
+        ({"softcap": 0.0}, "softcap is 0.0; expected a positive number, or None for no cap"),
+        ({"sinks": torch.zeros(2)}, r"sinks have shape \(2,\); expected \[4\], one per head"),
+        ({"dropout": 1.0}, r"dropout is 1.0; expected a probability in \[0, 1\)"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_by_name(changes, message):
+    with pytest.raises(AttentionError, match=message):
+        call(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backend": "flash"}, "backend is 'flash'; expected one of 'reference', 'sdpa'"),
+        ({"softcap": 30.0}, "backend 'sdpa' has no softcap: .* use backend='reference'"),
+        ({"sinks": torch.zeros(4)}, "backend 'sdpa' has no sinks: .* use backend='reference'"),
+    ],
+    ids=str,
+)
+def test_a_backend_that_cannot_is_never_replaced_by_one_that_can(changes, message):
+    with pytest.raises(BackendError, match=message):
+        call(**changes)
