@@ -129,8 +129,18 @@ def train(
     check_free(target)
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
     with new_folder(target) as folder:
-        packed = _packed_data(data, folder, model, tokenizer, capacity, on_overflow, trust_remote_code)
-        network = _load_model(model, trust_remote_code)
+        packed = _packed_data(
+            data,
+            tokenizer,
+            capacity=capacity,
+            folder=folder,
+            pack_options={
+                "tokenizer": model,
+                "on_overflow": on_overflow,
+                "trust_remote_code": trust_remote_code,
+            },
+        )
+        network = load_model(model, trust_remote_code=trust_remote_code)
         _check_vocabulary(network, packed)
         if settings.lora:
             network = add_lora(network)
@@ -147,23 +157,11 @@ def train(
 
 
 def _packed_data(
-    data: str | os.PathLike[str],
-    folder: Path,
-    model: str | os.PathLike[str],
-    tokenizer: Any,
-    capacity: int,
-    on_overflow: str,
-    trust_remote_code: bool,  # noqa: FBT001 - private, handed through from a keyword
+    data: str | os.PathLike[str], tokenizer: Any, *, capacity: int, folder: Path, pack_options: dict[str, Any]
 ) -> PackedData:
+    """Open a packed folder, or pack a file into ``folder``."""
     if not Path(data).is_dir():
-        pack_file(
-            data,
-            folder / "packed",
-            tokenizer=model,
-            capacity=capacity,
-            on_overflow=on_overflow,
-            trust_remote_code=trust_remote_code,
-        )
+        pack_file(data, folder / "packed", capacity=capacity, **pack_options)
         return open_packed(folder / "packed")
     packed = open_packed(data)
     if packed.manifest.capacity != capacity:
@@ -173,17 +171,28 @@ def _packed_data(
         )
     if packed.manifest.tokenizer_fingerprint != tokenizer_fingerprint(tokenizer):
         raise TrainError(
-            f"{data} was tokenized with another tokenizer than that of {model}; its token ids mean something else. "
+            f"{data} was tokenized with another tokenizer than that of the model; its token ids mean something else. "
             "Pack the source again with this model's tokenizer"
         )
     return packed
 
 
-def _load_model(model: str | os.PathLike[str], trust_remote_code: bool) -> Any:  # noqa: FBT001 - as above
+def load_model(model: str | os.PathLike[str], *, trust_remote_code: bool = False, attention: str | None = None) -> Any:
+    """Load a causal language model from a folder or the hub.
+
+    Args:
+        model: folder or hub id.
+        trust_remote_code: whether the model may bring code of its own and run it.
+        attention: the attention implementation, as transformers names it; by default the model's own choice.
+
+    Raises:
+        TrainError: there is no such model.
+    """
     transformers = import_optional("transformers")
+    options = {} if attention is None else {"attn_implementation": attention}
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(
-            os.fspath(model), trust_remote_code=trust_remote_code
+            os.fspath(model), trust_remote_code=trust_remote_code, **options
         )
     except (OSError, ValueError) as error:
         raise TrainError(
@@ -205,9 +214,7 @@ def _check_vocabulary(network: Any, packed: PackedData) -> None:
 def add_lora(network: nn.Module) -> nn.Module:
     """Wrap a model with trainable low-rank adapters on all of its linear layers but the output."""
     peft = import_optional("peft")
-    config = peft.LoraConfig(
-        r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
+    config = peft.LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
     adapted: nn.Module = peft.get_peft_model(network, config)
     return adapted
 
@@ -223,9 +230,37 @@ def fit(
     collator: Any = None,
 ) -> FitResult:
     """Run the Trainer over the rows of ``packed``; ``collator`` replaces the packed or padded one."""
-    import_optional("transformers")
+    trainer = make_trainer(
+        network, packed, settings, pack=pack, pad_token_id=pad_token_id, quiet=quiet, collator=collator
+    )
+    start = time.perf_counter()
+    outcome = trainer.train()
+    seconds = time.perf_counter() - start
+    losses = tuple(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
+    epochs = float(outcome.metrics.get("epoch", settings.epochs))
+    return FitResult(losses=losses, seconds=seconds, epochs=epochs, report=trainer.leak_report)
+
+
+def make_trainer(
+    network: nn.Module,
+    packed: PackedData,
+    settings: TrainSettings,
+    *,
+    pack: bool = True,
+    pad_token_id: int = 0,
+    quiet: bool = False,
+    collator: Any = None,
+) -> Any:
+    """The Trainer that ``fit`` runs, before it runs."""
+    transformers = import_optional("transformers")
     import_optional("accelerate")
-    from hermetic.integrations.transformers import PackedCollator, PaddedCollator, RowDataset, SealedTrainer
+    from hermetic.integrations.transformers import (
+        PackedCollator,
+        PaddedCollator,
+        RowDataset,
+        SealedTrainer,
+        SilentProgress,
+    )
 
     if collator is None:
         collator = PackedCollator() if pack else PaddedCollator(pad_token_id=pad_token_id)
@@ -235,13 +270,11 @@ def fit(
         train_dataset=RowDataset(packed),
         data_collator=collator,
     )
-    trainer.remove_callback(import_optional("transformers").PrinterCallback)
-    start = time.perf_counter()
-    outcome = trainer.train()
-    seconds = time.perf_counter() - start
-    losses = tuple(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
-    epochs = float(outcome.metrics.get("epoch", settings.epochs))
-    return FitResult(losses=losses, seconds=seconds, epochs=epochs, report=trainer.leak_report)
+    trainer.remove_callback(transformers.PrinterCallback)  # losses are in the metrics
+    if not quiet:
+        trainer.remove_callback(transformers.ProgressCallback)
+        trainer.add_callback(SilentProgress)
+    return trainer
 
 
 def _training_arguments(settings: TrainSettings, *, quiet: bool) -> Any:
@@ -254,7 +287,7 @@ def _training_arguments(settings: TrainSettings, *, quiet: bool) -> Any:
         learning_rate=settings.learning_rate,
         warmup_steps=0.03,
         lr_scheduler_type="cosine",
-        gradient_checkpointing=settings.gradient_checkpointing,
+        activation_checkpointing=settings.gradient_checkpointing,
         seed=settings.seed,
         data_seed=settings.seed,
         remove_unused_columns=False,
@@ -267,9 +300,7 @@ def _training_arguments(settings: TrainSettings, *, quiet: bool) -> Any:
     )
 
 
-def metrics_of(
-    result: FitResult, packed: PackedData, *, pack: bool, settings: TrainSettings
-) -> TrainMetrics:
+def metrics_of(result: FitResult, packed: PackedData, *, pack: bool, settings: TrainSettings) -> TrainMetrics:
     """Count what a run did."""
     manifest = packed.manifest
     last = result.losses[-max(1, len(result.losses) // 10) :]

@@ -7,11 +7,12 @@ Price: the probe, once: some twenty passes over at most six documents of that ba
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import Trainer
+from transformers import ProgressCallback, Trainer
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
@@ -52,9 +53,7 @@ class PackedCollator:
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
         """``batch.model_inputs()`` of all documents of ``rows``."""
-        return collate_rows(
-            rows, pad_to_multiple=self.pad_to_multiple, pad_token_id=self.pad_token_id
-        ).model_inputs()
+        return collate_rows(rows, pad_to_multiple=self.pad_to_multiple, pad_token_id=self.pad_token_id).model_inputs()
 
 
 class PaddedCollator:
@@ -94,20 +93,23 @@ def packed_token_loss(
         num_items_in_batch: supervised tokens of the step, as the Trainer counts them over micro-batches and
             ranks; by default those of ``labels``.
     """
-    # a step without supervised tokens has nothing to divide by and a loss of 0
-    denominator = None if num_items_in_batch is None or int(num_items_in_batch) == 0 else num_items_in_batch
+    if num_items_in_batch is None:
+        return token_loss(outputs.logits, labels)
+    # a step without supervised tokens has a sum of 0 to divide
+    denominator = torch.as_tensor(num_items_in_batch).clamp(min=1)
     return token_loss(outputs.logits, labels, denominator=denominator)
 
 
 class SealedTrainer(Trainer):
     """A Trainer for sealed models: token-level loss, and a probe of the first batch before the first step.
 
-    Takes what ``transformers.Trainer`` takes, but ``compute_loss_func``. Use it with ``PackedCollator`` and
-    ``remove_unused_columns=False``.
+    Takes what ``transformers.Trainer`` takes; the loss is always ``packed_token_loss``. Use it with
+    ``PackedCollator`` and ``remove_unused_columns=False``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, compute_loss_func=packed_token_loss, **kwargs)
+        super().__init__(*args, **kwargs)
+        self.compute_loss_func = packed_token_loss
         self.leak_report: LeakReport | None = None
         """What the probe of the first packed batch found; ``None`` before it and for padded rows."""
 
@@ -121,6 +123,13 @@ class SealedTrainer(Trainer):
             self.leak_report = probe_first_batch(self.accelerator.unwrap_model(model), inputs)
         loss: torch.Tensor = super().training_step(model, inputs, *args, **kwargs)
         return loss
+
+
+class SilentProgress(ProgressCallback):
+    """The Trainer's progress bar without a line of text for every logged step."""
+
+    def on_log(self, *args: Any, **kwargs: Any) -> None:
+        """Say nothing: the losses are in the metrics."""
 
 
 def probe_first_batch(model: torch.nn.Module, inputs: dict[str, Any]) -> LeakReport:
@@ -139,7 +148,7 @@ def _some_documents(inputs: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
     """A few documents spread over the batch; a lone one is cut in two, for a leak takes a neighbour."""
     edges = inputs["cu_seq_lens_q"].tolist()
     ids, labels = inputs["input_ids"][0].cpu(), inputs["labels"][0].cpu()
-    spans = list(zip(edges[:-1], edges[1:], strict=True))
+    spans = list(pairwise(edges))
     if len(spans) == 1:
         middle = (spans[0][0] + spans[0][1] + 1) // 2
         spans = [(spans[0][0], middle), (middle, spans[0][1])]

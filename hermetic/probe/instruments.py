@@ -15,12 +15,12 @@ forwards and ``2 D + 1`` backwards over single documents (solo).
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from hermetic.batch import PackedBatch, collate
+from hermetic.batch import Boundaries, PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import ProbeError
 from hermetic.loss import packed_loss
@@ -98,7 +98,7 @@ class Equivalence:
     noise_floor: float
     """Largest logit difference that another shape alone makes."""
     gradients: float | None
-    """Relative difference of the parameter gradients; ``None`` when no parameter requires one."""
+    """Relative difference of the parameter gradients; ``None`` when none requires one or the logits are detached."""
     gradient_floor: float | None
     """The relative difference of parameter gradients that another shape alone makes."""
 
@@ -133,27 +133,37 @@ def _gradient_equivalence(
     """Relative distances to the gradient of the documents alone: of the packed one, and of another shape."""
     compared = _compared_parameters(subject)
     supervised = [document for document in documents if document.num_supervised_tokens]
-    if not compared or not supervised:
+    if not compared or not supervised or not _has_backward(subject, batch):
         return None, None
     count = batch.num_supervised_tokens
     alone = _gradients(subject, supervised, compared, count)
     packed = _gradients(subject, [batch], compared, count)
-    extended = _gradients(subject, [_extended(document) for document in supervised], compared, count)
+    parts = [part for document in supervised for part in _in_two_parts(document) if part.num_supervised_tokens]
+    in_parts = _gradients(subject, parts, compared, count)
     size = float(torch.linalg.vector_norm(alone))
     if size == 0.0:
         return float(torch.linalg.vector_norm(packed)), 0.0
-    floor = max(float(torch.linalg.vector_norm(extended - alone)) / size, torch.finfo(alone.dtype).eps)
+    rounding = max(torch.finfo(parameter.dtype).eps for parameter in compared)
+    floor = max(float(torch.linalg.vector_norm(in_parts - alone)) / size, rounding)
     return float(torch.linalg.vector_norm(packed - alone)) / size, floor
 
 
-def _extended(document: PackedBatch) -> PackedBatch:
-    """The same document with its own tokens appended once more, unsupervised: another shape, the same loss."""
-    ids = document.input_ids
-    return PackedBatch(
-        input_ids=torch.cat([ids, ids.flip(0)]),
-        labels=torch.cat([document.labels, torch.full_like(ids, IGNORE_INDEX)]),
-        boundaries=type(document.boundaries).from_lengths([2 * ids.numel()]),
+def _in_two_parts(document: PackedBatch) -> tuple[PackedBatch, PackedBatch]:
+    """The first half with its labels, and the whole with the other labels: other shapes, the same sum of losses."""
+    half = (document.num_slots + 1) // 2
+    other_labels = document.labels.clone()
+    other_labels[:half] = IGNORE_INDEX
+    first_half = PackedBatch(
+        input_ids=document.input_ids[:half],
+        labels=document.labels[:half],
+        boundaries=Boundaries.from_lengths([half]),
     )
+    return first_half, replace(document, labels=other_labels)
+
+
+def _has_backward(subject: Subject, batch: PackedBatch) -> bool:
+    with torch.enable_grad():
+        return subject.logits(batch).requires_grad
 
 
 def _compared_parameters(subject: Subject) -> list[nn.Parameter]:

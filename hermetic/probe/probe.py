@@ -86,6 +86,8 @@ def probe(
                 _measure(name, subject, batch, measured, required=instruments is not None)
     except UnsupportedError as error:
         return _report(subject, batch, measured, "unsupported", [unsupported_finding(error)])
+    if not measured.ran:
+        raise ProbeError(f"{subject.name}: no instrument could run: {'; '.join(why for _, why in measured.not_run)}")
     verdict, findings = _judge(subject, batch, measured)
     return _report(subject, batch, measured, verdict, findings)
 
@@ -118,16 +120,18 @@ def _batch(subject: Subject, documents: Sequence[Mapping[str, Any]] | None, leng
 
 
 def _require_alone(subject: Subject, batch: PackedBatch) -> None:
-    """A subject that cannot even run one document is not a finding about packing."""
-    first = next(d for d in measuring.documents_of(batch) if d["input_ids"].numel())
-    try:
-        with torch.no_grad():
-            subject.logits(collate([first]))
-    except (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError, IndexError) as error:
-        raise ProbeError(
-            f"{subject.name} failed on one document alone ({type(error).__name__}: {error}); "
-            "expected it to run before packing is probed"
-        ) from error
+    """A subject that cannot even run each document alone is not a finding about packing."""
+    for index, document in enumerate(measuring.documents_of(batch)):
+        if document["input_ids"].numel() == 0:
+            continue
+        try:
+            with torch.no_grad():
+                subject.logits(collate([document]))
+        except (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError, IndexError) as error:
+            raise ProbeError(
+                f"{subject.name} failed on document {index} alone ({type(error).__name__}: {error}); "
+                "expected it to run before packing is probed"
+            ) from error
 
 
 def _measure(name: str, subject: Subject, batch: PackedBatch, measured: Measurements, *, required: bool) -> None:

@@ -125,7 +125,7 @@ def _subject_from_callable(forward: Forward, seed: int) -> Subject:
 
     handle = nn.modules.module.register_module_forward_hook(hook)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _same_randomness(seed, torch.device("cpu")):
             forward(collate([{"input_ids": [2, 3, 4]}]))
     except _FAILURES as error:
         raise ProbeError(
@@ -176,7 +176,7 @@ def packed_run(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except ProbeError:
+    except (ProbeError, torch.OutOfMemoryError):
         raise
     except _FAILURES as error:
         raise UnsupportedError(

@@ -62,7 +62,7 @@ def check_isolation(model: nn.Module) -> Measured:
             packed = _forward(model, ids, _LENGTHS).split(_LENGTHS)
             documents = ids.split(_LENGTHS)
             alone = [_forward(model, document, None) for document in documents]
-            floor = noise_floor(lambda document: _forward(model, document, None), documents[:2])
+            floor = noise_floor(lambda document: _forward(model, document, None), documents)
     equivalence = max(largest_difference(p, a) for p, a in zip(packed, alone, strict=True))
     if not equivalence <= FLOOR_FACTOR * floor:
         raise SealError(
@@ -122,11 +122,6 @@ def _measured_leak(model: nn.Module, ids: torch.Tensor, generator: torch.Generat
     except (ProbeError, NotImplementedError) as error:
         raise SealError(f"{type(model).__name__}: its seal cannot be measured: {error}") from error
     across = gradients[~torch.eye(len(_LENGTHS), dtype=torch.bool)]
-    if not bool(gradients.isfinite().all()):
-        raise SealError(
-            f"{type(model).__name__}: its seal cannot be measured, for its gradients are not finite; "
-            "check the weights for NaN"
-        )
     leak = float(across.max())
     if leak != 0.0:
         raise SealError(_leak_message(model, ids, leak))

@@ -79,8 +79,11 @@ class Door:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Turn the caller's arguments into those of a packed forward; ``None`` leaves them alone."""
-        if ACTIVE.get() is not None:
+        active = ACTIVE.get()
+        if active is not None and active.owner != id(module):
             return None
+        # Its own forward cannot be open when it begins: an interrupt, which ends no hooks, left that one open.
+        ACTIVE.set(None)
         self._refuse_replaced(module)
         signature = inspect.signature(module.forward)
         call = _named_arguments(signature, args, kwargs)

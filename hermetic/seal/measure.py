@@ -94,7 +94,8 @@ def gradient_influence(
     ``backward`` alone, so it works under both kinds of gradient checkpointing; freeze the parameters first.
 
     Raises:
-        ProbeError: no ``torch.nn.Embedding`` was fed these ids.
+        ProbeError: no ``torch.nn.Embedding`` was fed these ids, or no gradient comes back that says anything: the
+            logits are detached, do not depend on the embeddings, or have gradients that are not finite.
     """
     with torch.enable_grad(), tapped_embeddings(input_ids) as leaves:
         logits = run()
@@ -103,14 +104,31 @@ def gradient_influence(
                 "the gradient instrument saw no torch.nn.Embedding that was fed the batch's input_ids, and it takes "
                 "gradients at one; choose the other instruments with instruments=('swap', 'solo')"
             )
+        if not logits.requires_grad:
+            raise ProbeError(
+                "the gradient instrument got logits that are detached from the embeddings; run the model without "
+                "torch.no_grad() and detach(), or choose the other instruments with instruments=('swap', 'solo')"
+            )
         signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
         per_token = (logits * signs).sum(dim=-1)
         across = [
             _largest_per_document(_pull(document.sum(), leaves), lengths) for document in per_token.split(list(lengths))
         ]
         early = _first_halves(lengths).to(logits.device)
-        future = _pull(per_token[early].sum(), leaves)[~early.cpu()].max()
-    return GradientInfluence(across=torch.stack(across), future=float(future))
+        later = _pull(per_token[early].sum(), leaves)[~early.cpu()]
+    found = GradientInfluence(across=torch.stack(across), future=float(later.max()) if later.numel() else 0.0)
+    _refuse_blind(found)
+    return found
+
+
+def _refuse_blind(found: GradientInfluence) -> None:
+    if not bool(found.across.isfinite().all()):
+        raise ProbeError("the gradients at the embeddings are not finite; check the weights for NaN, and the precision")
+    if float(found.across.diagonal().max()) == 0.0:
+        raise ProbeError(
+            "the gradient of every document at its own embeddings is exactly 0, so zeros between documents would "
+            "say nothing; expected logits that depend on the tokens (are the output weights all zero?)"
+        )
 
 
 def _pull(total: torch.Tensor, leaves: list[torch.Tensor]) -> torch.Tensor:
@@ -148,16 +166,18 @@ def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
 def noise_floor(solo: Callable[[torch.Tensor], torch.Tensor], documents: Sequence[torch.Tensor]) -> float:
     """Largest logit difference that another shape alone makes.
 
-    Each document is run alone, and alone with tokens appended; under a causal model nothing but the shape of
-    the matrix products changes for the tokens they share. Never below one rounding of the largest logit.
+    Each document is run alone, and its first half alone; under a causal model nothing but the shape of the
+    matrix products changes for the tokens they share. No run is longer than the document, which may be as long
+    as the model allows. Never below one rounding of the largest logit.
     """
     floor = 0.0
     for document in documents:
         if document.numel() == 0:
             continue
-        short, long = solo(document), solo(torch.cat([document, document.flip(0)]))
-        rounding = float(short.abs().max()) * torch.finfo(short.dtype).eps
-        floor = max(floor, rounding, largest_difference(short, long[: document.numel()]))
+        half = (document.numel() + 1) // 2
+        whole, first_half = solo(document), solo(document[:half])
+        rounding = float(whole.abs().max()) * torch.finfo(whole.dtype).eps
+        floor = max(floor, rounding, largest_difference(whole[:half], first_half))
     return floor
 
 
@@ -217,6 +237,8 @@ def _kept_rows(values: Sequence[Any], kept: torch.Tensor) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
+            if value.ndim > 2 and 1 < value.shape[0] < kept.numel() == value.shape[0] * value.shape[1]:
+                value = value.flatten(0, 1)  # several rows: [B, S, ...] is one stream  # noqa: PLW2901 - same numbers
             axes = [axis for axis, size in enumerate(value.shape) if size == kept.numel()]
             if axes:
                 found.append(value.detach().movedim(axes[0], 0)[kept.to(value.device)].clone())

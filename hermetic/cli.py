@@ -1,0 +1,232 @@
+"""The command line: formatting only. What is shown is computed below.
+
+Exit code 0 is sound, 1 a finding (a leak, a lost token), 2 wrong usage or bad input.
+"""
+
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from hermetic.errors import HermeticError, LeakError
+
+app = typer.Typer(
+    name="hermetic",
+    help="Sequence packing that provably does not leak: pack, seal, prove, train.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_out = Console()
+_log = Console(stderr=True)
+
+Capacity = Annotated[int, typer.Option(help="Tokens per row.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
+OnOverflow = Annotated[str, typer.Option(help="What to do with longer documents: error, truncate, split or drop.")]
+TrustRemoteCode = Annotated[bool, typer.Option(help="Let model and tokenizer run code that they bring along.")]
+
+
+def _reports_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Turn hermetic's errors into a message and an exit code."""
+
+    @functools.wraps(command)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return command(*args, **kwargs)
+        except HermeticError as error:
+            _log.print(f"{error.code}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(1 if isinstance(error, LeakError) else 2) from error
+
+    return run
+
+
+@contextmanager
+def _stages(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr with the stage that is running and the time since the start."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=_log, transient=True, disable=quiet) as progress:
+        task = progress.add_task("starting", total=None)
+        yield lambda stage: progress.update(task, description=stage)
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+
+
+@app.command(epilog="Example: hermetic demo")
+@_reports_errors
+def demo(*, as_json: AsJson = False) -> None:
+    """Show a leak, seal it, and train the same documents in four ways (about three minutes)."""
+    from hermetic.demo.run import run_demo
+
+    with _stages(quiet=as_json) as on_stage:
+        result = run_demo(on_stage=on_stage)
+    if as_json:
+        _print_json(result.to_dict())
+        return
+    from hermetic.demo.render import render
+
+    _out.print(render(result))
+
+
+@app.command(epilog="Example: hermetic pack chats.jsonl --tokenizer ./model --capacity 4096 --out packed")
+@_reports_errors
+def pack(
+    source: Annotated[Path, typer.Argument(help="A .jsonl or .parquet file of conversations, texts or token ids.")],
+    *,
+    tokenizer: Annotated[str, typer.Option(help="Folder or hub id of a tokenizer.")],
+    capacity: Capacity,
+    out: Annotated[Path, typer.Option(help="New folder for the packed rows.")],
+    strategy: Annotated[
+        str, typer.Option(help="best_fit_decreasing, next_fit, or concat_then_split (pretraining only).")
+    ] = "best_fit_decreasing",
+    on_overflow: OnOverflow = "error",
+    seed: Annotated[int, typer.Option(help="Of the order of rows and of who shares one.")] = 0,
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tokenize documents, mask all but assistant tokens, and write packed rows that `datasets` opens."""
+    from hermetic.data import inspect_packed, pack_file, render
+
+    with _stages(quiet=as_json) as on_stage:
+        manifest = pack_file(
+            source,
+            out,
+            tokenizer=tokenizer,
+            capacity=capacity,
+            strategy=strategy,
+            on_overflow=on_overflow,
+            seed=seed,
+            trust_remote_code=trust_remote_code,
+            on_progress=lambda count: on_stage(f"{count:,} documents tokenized"),
+        )
+    if as_json:
+        _print_json(dataclasses.asdict(manifest))
+    else:
+        _out.print(render(inspect_packed(out)))
+
+
+@app.command(epilog="Example: hermetic inspect packed")
+@_reports_errors
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="A folder that `hermetic pack` made.")], *, as_json: AsJson = False
+) -> None:
+    """Verify a packed folder and show what it holds; exit code 1 when packing it lost tokens."""
+    from hermetic.data import inspect_packed, render
+
+    summary = inspect_packed(folder)
+    if as_json:
+        sys.stdout.write(summary.to_json())
+    else:
+        _out.print(render(summary))
+    if summary.manifest.tokens_lost:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: hermetic probe ./model --seal")
+@_reports_errors
+def probe(
+    model: Annotated[str, typer.Argument(help="Folder or hub id of a causal language model.")],
+    *,
+    seal: Annotated[bool, typer.Option("--seal", help="Seal the model first.")] = False,
+    attention: Annotated[
+        str | None, typer.Option(help="Attention implementation to load the model with, as transformers names it.")
+    ] = None,
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure whether packed documents reach each other in a model; exit code 1 when they do."""
+    import hermetic
+    from hermetic.train import load_model
+
+    with _stages(quiet=as_json) as on_stage:
+        on_stage(f"loading {model}")
+        network = load_model(model, trust_remote_code=trust_remote_code, attention=attention)
+        on_stage("probing")
+        report = hermetic.probe(hermetic.seal(network) if seal else network)
+    if as_json:
+        _print_json(report.to_dict())
+    else:
+        _out.print(report)
+    if report.verdict != "sealed":
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: hermetic train --model ./model --data chats.jsonl --capacity 4096 --out tuned")
+@_reports_errors
+def train(
+    *,
+    model: Annotated[str, typer.Option(help="Folder or hub id of a causal language model with its tokenizer.")],
+    data: Annotated[Path, typer.Option(help="A file that `hermetic pack` reads, or a folder that it made.")],
+    capacity: Capacity,
+    out: Annotated[Path, typer.Option(help="New folder for the model, its metrics and the leak report.")],
+    pack: Annotated[bool, typer.Option(help="Pack; --no-pack trains the padded baseline.")] = True,
+    lora: Annotated[bool, typer.Option("--lora", help="Train low-rank adapters instead of the weights.")] = False,
+    epochs: Annotated[float, typer.Option(help="Passes over the rows.")] = 1.0,
+    max_steps: Annotated[int | None, typer.Option(help="Stop after so many optimizer steps.")] = None,
+    rows_per_batch: Annotated[int, typer.Option(help="Rows per micro-batch.")] = 1,
+    accumulation_steps: Annotated[int, typer.Option(help="Micro-batches per optimizer step.")] = 1,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-5,
+    gradient_checkpointing: Annotated[
+        bool, typer.Option("--gradient-checkpointing", help="Trade time for memory.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the order of rows.")] = 0,
+    on_overflow: OnOverflow = "error",
+    backend: Annotated[str, typer.Option(help="Attention backend of the seal: sdpa or reference.")] = "sdpa",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fine-tune on packed rows: sealed, probed on the first batch, token-level loss."""
+    from hermetic.train import TrainSettings
+    from hermetic.train import train as run_train
+
+    metrics = run_train(
+        model=model,
+        data=data,
+        out=out,
+        capacity=capacity,
+        settings=TrainSettings(
+            epochs=epochs,
+            max_steps=max_steps,
+            rows_per_batch=rows_per_batch,
+            accumulation_steps=accumulation_steps,
+            learning_rate=learning_rate,
+            lora=lora,
+            gradient_checkpointing=gradient_checkpointing,
+            seed=seed,
+        ),
+        pack=pack,
+        backend=backend,
+        on_overflow=on_overflow,
+        trust_remote_code=trust_remote_code,
+        quiet=as_json,
+    )
+    if as_json:
+        _print_json(dataclasses.asdict(metrics))
+        return
+    verdict = f", probe: {metrics.verdict}" if metrics.verdict else ""
+    _out.print(
+        f"{metrics.steps} steps over {metrics.documents:,} documents in {metrics.rows:,} rows "
+        f"(utilization {metrics.utilization:.1%}), {metrics.tokens_per_second:,.0f} tokens/s, "
+        f"train loss {metrics.train_loss:.4f}{verdict}; written to {out}",
+        markup=False,
+    )
+
+
+def main() -> None:
+    """The console script ``hermetic``."""
+    app()
