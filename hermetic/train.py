@@ -279,6 +279,9 @@ def make_trainer(
 
 def _training_arguments(settings: TrainSettings, *, quiet: bool) -> Any:
     transformers = import_optional("transformers")
+    # newer releases call it activation checkpointing and warn about the old name
+    fields = transformers.TrainingArguments.__dataclass_fields__
+    checkpointing = "activation_checkpointing" if "activation_checkpointing" in fields else "gradient_checkpointing"
     return transformers.TrainingArguments(
         num_train_epochs=settings.epochs,
         max_steps=-1 if settings.max_steps is None else settings.max_steps,
@@ -287,7 +290,7 @@ def _training_arguments(settings: TrainSettings, *, quiet: bool) -> Any:
         learning_rate=settings.learning_rate,
         warmup_steps=0.03,
         lr_scheduler_type="cosine",
-        activation_checkpointing=settings.gradient_checkpointing,
+        **{checkpointing: settings.gradient_checkpointing},
         seed=settings.seed,
         data_seed=settings.seed,
         remove_unused_columns=False,
