@@ -175,3 +175,11 @@ def test_padding_that_cannot_be_is_refused_with_the_reason(options, message):
 def test_no_documents_are_not_a_batch():
     with pytest.raises(BatchError, match=r"there are no documents, expected at least one"):
         collate([])
+
+
+@pytest.mark.parametrize("mask", [[False, True, True], np.array([False, True, True]), torch.tensor([False, True, True])])
+def test_a_loss_mask_of_booleans_means_what_one_of_integers_means(mask):
+    of_booleans = collate([{"input_ids": [5, 6, 7], "loss_mask": mask}])
+    of_integers = collate([{"input_ids": [5, 6, 7], "loss_mask": [0, 1, 1]}])
+
+    assert of_booleans.labels.tolist() == of_integers.labels.tolist() == [-100, 6, 7]

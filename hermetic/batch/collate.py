@@ -77,6 +77,14 @@ def _stream(parts: list[IntArray], num_slots: int, fill: int) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([*parts, tail]))
 
 
+def _as_integers(mask: Any) -> Any:
+    """Booleans are the natural type of a mask; everywhere else they are refused as integers."""
+    if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool:
+        return mask.to(torch.int64)
+    values = np.asarray(mask) if isinstance(mask, list | tuple | np.ndarray) else mask
+    return values.astype(np.int64) if isinstance(values, np.ndarray) and values.dtype == np.bool_ else mask
+
+
 def _read_document(document: Mapping[str, Any], index: int) -> tuple[IntArray, IntArray]:
     """Token ids and labels of equal length."""
     if not isinstance(document, Mapping):
@@ -102,7 +110,7 @@ def _read_document(document: Mapping[str, Any], index: int) -> tuple[IntArray, I
         _check_range(labels, wrong, "labels", index, f"a token id of 0 or more, or {IGNORE_INDEX}")
         return ids, labels
     if "loss_mask" in document:
-        mask = _matching(document, "loss_mask", index, len(ids))
+        mask = _matching({"loss_mask": _as_integers(document["loss_mask"])}, "loss_mask", index, len(ids))
         _check_range(mask, (mask != 0) & (mask != 1), "loss_mask", index, "0 or 1")
         return ids, np.where(mask == 1, ids, IGNORE_INDEX)
     return ids, ids
