@@ -9,8 +9,8 @@ solo       packed against alone, logits and parameter gradients, judged     leak
            by a noise floor measured in place
 =========  ==============================================================  ==============================
 
-Cost for D documents: ``D + 1`` forwards (swap); one forward and ``D + 1`` backwards (gradient); ``3 D``
-forwards and ``2 D + 1`` backwards over single documents (solo).
+Cost for D documents: ``D + 1`` forwards (swap); one forward and ``D + 1`` backwards (gradient); ``6 D``
+forwards and ``3 D`` backwards over single documents or halves of them, and three packed ones (solo).
 """
 
 from collections.abc import Iterator, Sequence
