@@ -1,0 +1,22 @@
+"""Perfect positions and an attention_mask of ones.
+
+Packed documents are recognised by their positions only where no mask is given. A tokenizer, a padding collator
+or a habit adds a mask that masks nothing, and isolation is off.
+"""
+
+import torch
+from transformers import LlamaForCausalLM
+
+import hermetic
+from tiny import build, show
+
+model = build(LlamaForCausalLM)
+
+
+def forward(batch: hermetic.PackedBatch) -> torch.Tensor:
+    """The model's own packed inputs, and one argument more."""
+    inputs = batch.model_inputs()
+    return model(**inputs, attention_mask=torch.ones_like(inputs["input_ids"])).logits
+
+
+show(hermetic.probe(forward))

@@ -1,0 +1,21 @@
+"""Perfect positions, no mask, and use_cache left at its default.
+
+A configuration says use_cache=True unless told otherwise, also in training. With a cache, positions that restart
+are taken for a continued generation, not for packed documents.
+"""
+
+import torch
+from transformers import LlamaForCausalLM
+
+import hermetic
+from tiny import build, show
+
+model = build(LlamaForCausalLM)
+
+
+def forward(batch: hermetic.PackedBatch) -> torch.Tensor:
+    """Token ids and positions that restart: what flattening collators give a model."""
+    return model(input_ids=batch.input_ids[None], position_ids=batch.boundaries.position_ids[None]).logits
+
+
+show(hermetic.probe(forward))
