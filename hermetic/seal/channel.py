@@ -11,8 +11,10 @@ has gone through the model in between; and an exception in the forward leaves no
 Price: ``D + 6`` integers on the host per kind of layer; no device memory, no synchronization.
 """
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -20,6 +22,15 @@ _MAGIC = 0x48_45_52_4D
 """Marks a tensor as a ticket ("HERM"); no mask that a model makes holds it as its first integer."""
 
 _HEADER = 5
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def outside_graphs(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Keep a function out of compiled graphs: one would remember the boundaries of the batch it was made from."""
+    eager: Callable[_P, _R] = torch.compiler.disable(function)
+    return eager
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from torch import nn
 
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import SealError
-from hermetic.seal.channel import ACTIVE, ActiveForward
+from hermetic.seal.channel import ACTIVE, ActiveForward, outside_graphs
 from hermetic.seal.inputs import (
     PackedRows,
     has_explicit_boundaries,
@@ -20,6 +20,9 @@ from hermetic.seal.inputs import (
     positions_for,
 )
 from hermetic.seal.interface import entry_name, register
+
+_CACHES = ("cache", "past_key_values", "cache_params")
+"""What transformers calls a cache, newest name first."""
 
 _FLASH_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
@@ -75,6 +78,7 @@ class Door:
         for _, original in self.settings:
             register(self.backend, original_of(original))
 
+    @outside_graphs
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -109,6 +113,7 @@ class Door:
 class Close:
     """Ends the packed forward of its own module, also when the model raised."""
 
+    @outside_graphs
     def __call__(self, module: nn.Module, _args: Any, _output: Any) -> None:
         """Forget the boundaries; the attention layers hold what backward needs."""
         active = ACTIVE.get()
@@ -127,13 +132,13 @@ def _rows_of_call(call: dict[str, Any]) -> PackedRows | None:
     if tokens is None:
         return None
     shape = (int(tokens.shape[0]), int(tokens.shape[1]))
-    cached = call.get("past_key_values") is not None
+    cached = any(call.get(name) is not None for name in _CACHES)
     if cached and not has_explicit_boundaries(call) and not _mask_fits(call.get("attention_mask"), shape):
         return None  # generation: the mask covers cached tokens, or is a mask made for a static cache
     rows = packed_rows_from_call(call, shape)
     if rows is not None and cached:
         raise SealError(
-            "packed rows came with past_key_values, and a cache has no boundaries; expected one or the other. "
+            "packed rows came with a cache (past_key_values), which has no boundaries; expected one or the other. "
             "Leave the cache out (prefix tuning passes one: it cannot be packed)"
         )
     return rows

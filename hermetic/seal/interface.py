@@ -14,7 +14,7 @@ import torch
 from hermetic.attention import packed_attention
 from hermetic.batch import Boundaries
 from hermetic.errors import AttentionError, SealError
-from hermetic.seal.channel import ACTIVE, WITNESS, ActiveForward, Ticket
+from hermetic.seal.channel import ACTIVE, WITNESS, ActiveForward, Ticket, outside_graphs
 from hermetic.seal.pattern import recognise
 
 _PREFIX = "hermetic_"
@@ -39,6 +39,7 @@ def register(backend: str, original: str) -> str:
 
 
 def _mask_function(original: str) -> Callable[..., Any]:
+    @outside_graphs
     def mask(**kwargs: Any) -> Any:
         active = ACTIVE.get()
         if active is None:
@@ -75,6 +76,7 @@ def _ticket(active: ActiveForward, request: dict[str, Any]) -> Ticket:
 
 
 def _attention_function(backend: str, original: str) -> Callable[..., Any]:
+    @outside_graphs
     def attention(
         module: torch.nn.Module,
         query: torch.Tensor,
