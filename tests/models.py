@@ -76,6 +76,11 @@ _OTHERS: dict[str, tuple[str, str, dict]] = {
         {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "bos_token_id": 1, "eos_token_id": 2},
     ),
     "bloom": ("BloomForCausalLM", "BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "bert": (
+        "BertForMaskedLM",
+        "BertConfig",
+        {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48},
+    ),
     "mamba": ("MambaForCausalLM", "MambaConfig", {"hidden_size": 32, "num_hidden_layers": 2}),
 }
 

@@ -184,6 +184,11 @@ def _starts_from_edges(edges: torch.Tensor, key_edges: torch.Tensor | None, shap
             f"cu_seq_lens_q is {edges.tolist()} and cu_seq_lens_k is {key_edges.tolist()}; expected the same edges: "
             "in a packed row each token is both query and key"
         )
+    if int(cu_seqlens[-1]) != total:
+        raise BoundariesError(
+            f"cu_seq_lens_q ends at {int(cu_seqlens[-1])} and the rows have {total} slots; expected the last edge at "
+            "their end: a padded tail is one more edge, and tokens that a wrapper adds are none of these documents'"
+        )
     starts = np.zeros(total + 1, dtype=np.bool_)
     starts[cu_seqlens.numpy()] = True
     rows = starts[:total].reshape(shape)

@@ -73,6 +73,9 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
     an all-ones ``attention_mask``, with ``use_cache`` left alone, one row or several. Rows of one document
     and generation run exactly as before. Labels at seams are masked out.
 
+    Seal after wrapping: the seal sees only what a wrapper hands on, and PEFT's prompt tuning, for one, adds
+    tokens and drops the positions. Sealing such a wrapper is refused.
+
     Args:
         model: a transformers model, or a module that holds one. Sealing it again replaces the first seal.
         backend: the attention backend of packed rows, one of ``hermetic.attention.BACKENDS``.
