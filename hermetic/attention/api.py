@@ -52,13 +52,14 @@ def packed_attention(
         dropout: probability with which an attention weight is dropped.
 
     Returns:
-        ``[T, H, V]`` in the dtype of ``q``; zeros on the tail.
+        ``[T, H, V]`` in the dtype of ``q``, or in autocast's where that is enabled; zeros on the tail.
 
     Raises:
         AttentionError: shapes, dtypes or options do not fit each other.
         BackendError: the backend is unknown or lacks what was asked.
     """
     attend = _resolve(backend)
+    q, k, v = (_as_autocast_has_it(x) for x in (q, k, v))
     _validate_tensors(q, k, v, boundaries)
     _validate_options(q, causal=causal, window=window, chunk=chunk, softcap=softcap, sinks=sinks)
     if not 0.0 <= dropout < 1.0:
@@ -72,6 +73,27 @@ def packed_attention(
         sinks=sinks,
         dropout=dropout,
     )
+    if not torch.is_autocast_enabled(q.device.type):
+        return _with_tail(attend, (q, k, v), boundaries, options)
+    with torch.autocast(q.device.type, enabled=False):  # the cast was made above, once
+        return _with_tail(attend, (q, k, v), boundaries, options)
+
+
+def _as_autocast_has_it(x: torch.Tensor) -> torch.Tensor:
+    """The dtype that autocast gives to an attention's inputs: q and k often leave rotary in float32, v does not."""
+    if not torch.is_autocast_enabled(x.device.type) or x.dtype not in {torch.float32, torch.float16, torch.bfloat16}:
+        return x
+    return x.to(torch.get_autocast_dtype(x.device.type))
+
+
+def _with_tail(
+    attend: Callable[..., torch.Tensor],
+    queries_keys_values: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    boundaries: Boundaries,
+    options: AttentionOptions,
+) -> torch.Tensor:
+    """Attend over the real tokens; the tail comes out as zeros."""
+    q, k, v = queries_keys_values
     num_tokens, num_slots = boundaries.num_tokens, q.shape[0]
     if num_tokens == 0:
         nothing = sum(x[:0].sum() for x in (q, k, v))  # 0.0, and holds the graph: gradients are zeros, not missing
