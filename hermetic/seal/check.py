@@ -17,6 +17,7 @@ from hermetic.errors import HermeticError, ProbeError, SealError
 from hermetic.seal.channel import WITNESS, Ticket
 from hermetic.seal.measure import (
     FLOOR_FACTOR,
+    GradientInfluence,
     evaluation,
     first_leaking_module,
     frozen,
@@ -55,14 +56,15 @@ def check_isolation(model: nn.Module) -> Measured:
             _forward(model, ids, None)  # a model that cannot run alone is not blamed for packing
         token = WITNESS.set(visited)
         try:
-            leak = _measured_leak(model, ids, generator)
+            found = _measured_gradients(model, ids, generator)
         finally:
             WITNESS.reset(token)
         with torch.no_grad():
             packed = _forward(model, ids, _LENGTHS).split(_LENGTHS)
             documents = ids.split(_LENGTHS)
             alone = [_forward(model, document, None) for document in documents]
-            floor = noise_floor(lambda document: _forward(model, document, None), documents)
+            causal = found.future == 0.0
+            floor = noise_floor(lambda ids: _forward(model, ids, None), documents, causal=causal)
     equivalence = max(largest_difference(p, a) for p, a in zip(packed, alone, strict=True))
     if not equivalence <= FLOOR_FACTOR * floor:
         raise SealError(
@@ -70,7 +72,7 @@ def check_isolation(model: nn.Module) -> Measured:
             f"logits differ by {equivalence:.2g}, the noise floor is {floor:.2g}. Its positions depend on the row "
             "and not on position_ids; train this model on padded rows"
         )
-    return Measured(leak=leak, equivalence=equivalence, noise_floor=floor, visited=visited)
+    return Measured(leak=_across(found), equivalence=equivalence, noise_floor=floor, visited=visited)
 
 
 def _embedding_facts(model: nn.Module) -> tuple[torch.device, int]:
@@ -98,7 +100,7 @@ def _forward(model: nn.Module, ids: torch.Tensor, lengths: Sequence[int] | None)
         output = model(**arguments)
     except HermeticError as error:
         raise SealError(f"{type(model).__name__} cannot be sealed: {error}") from error
-    except (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, ImportError) as error:
         what = "token ids alone" if lengths is None else "packed rows, which its own attention cannot take"
         raise SealError(
             f"{type(model).__name__} cannot be sealed: its forward failed on {what} ({type(error).__name__}: {error}). "
@@ -113,19 +115,20 @@ def _forward(model: nn.Module, ids: torch.Tensor, lengths: Sequence[int] | None)
     return logits[0]
 
 
-def _measured_leak(model: nn.Module, ids: torch.Tensor, generator: torch.Generator) -> float:
+def _measured_gradients(model: nn.Module, ids: torch.Tensor, generator: torch.Generator) -> GradientInfluence:
     try:
         with frozen(model.parameters()):
-            gradients = gradient_influence(
-                lambda: _forward(model, ids, _LENGTHS), ids, _LENGTHS, generator=generator
-            ).across
+            found = gradient_influence(lambda: _forward(model, ids, _LENGTHS), ids, _LENGTHS, generator=generator)
     except (ProbeError, NotImplementedError) as error:
         raise SealError(f"{type(model).__name__}: its seal cannot be measured: {error}") from error
-    across = gradients[~torch.eye(len(_LENGTHS), dtype=torch.bool)]
-    leak = float(across.max())
-    if leak != 0.0:
-        raise SealError(_leak_message(model, ids, leak))
-    return leak
+    if _across(found) != 0.0:
+        raise SealError(_leak_message(model, ids, _across(found)))
+    return found
+
+
+def _across(found: GradientInfluence) -> float:
+    """Largest gradient from one document to another."""
+    return float(found.across.clone().fill_diagonal_(0.0).max())
 
 
 def _leak_message(model: nn.Module, ids: torch.Tensor, leak: float) -> str:

@@ -163,21 +163,25 @@ def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a.double() - b.double()).abs().max())
 
 
-def noise_floor(solo: Callable[[torch.Tensor], torch.Tensor], documents: Sequence[torch.Tensor]) -> float:
+def noise_floor(
+    solo: Callable[[torch.Tensor], torch.Tensor], documents: Sequence[torch.Tensor], *, causal: bool = True
+) -> float:
     """Largest logit difference that another shape alone makes.
 
     Each document is run alone, and its first half alone; under a causal model nothing but the shape of the
     matrix products changes for the tokens they share. No run is longer than the document, which may be as long
-    as the model allows. Never below one rounding of the largest logit.
+    as the model allows. Never below one rounding of the largest logit, which is all that can be said of a model
+    that is not ``causal``.
     """
     floor = 0.0
     for document in documents:
         if document.numel() == 0:
             continue
-        half = (document.numel() + 1) // 2
-        whole, first_half = solo(document), solo(document[:half])
-        rounding = float(whole.abs().max()) * torch.finfo(whole.dtype).eps
-        floor = max(floor, rounding, largest_difference(whole[:half], first_half))
+        whole = solo(document)
+        floor = max(floor, float(whole.abs().max()) * torch.finfo(whole.dtype).eps)
+        if causal:
+            half = (document.numel() + 1) // 2
+            floor = max(floor, largest_difference(whole[:half], solo(document[:half])))
     return floor
 
 

@@ -1,0 +1,41 @@
+"""Models whose tokens see both ways are judged by one rounding: halves of a document say nothing about noise there."""
+
+import pytest
+import torch
+import transformers
+
+import hermetic
+from hermetic.errors import SealError
+
+
+def encoder(family):
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+    )
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForMaskedLM")(config).eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def test_a_sealed_encoder_computes_each_document_alone_both_ways():
+    model = hermetic.seal(encoder("Bert"))
+    lengths = [5, 3, 7]
+    documents = [torch.arange(3, 3 + length) * 4 for length in lengths]
+    packed = torch.cat(documents)[None]
+    ids = hermetic.Boundaries.from_lengths(lengths).document_ids
+
+    with torch.no_grad():
+        found = model(input_ids=packed, document_ids=ids).logits[0].split(lengths)
+        alone = [model(input_ids=document[None]).logits[0] for document in documents]
+
+    assert all(not module.causal for module in hermetic.seal_report(model).modules)
+    for one, other in zip(found, alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+
+def test_an_encoder_that_counts_its_positions_from_an_offset_is_refused():
+    with pytest.raises(SealError, match="Roberta.* isolates packed documents but does not compute"):
+        hermetic.seal(encoder("Roberta"))
