@@ -37,5 +37,5 @@ def test_a_sealed_encoder_computes_each_document_alone_both_ways():
 
 
 def test_an_encoder_that_counts_its_positions_from_an_offset_is_refused():
-    with pytest.raises(SealError, match="Roberta.* isolates packed documents but does not compute"):
+    with pytest.raises(SealError, match=r"Roberta.* isolates packed documents but does not compute"):
         hermetic.seal(encoder("Roberta"))
