@@ -85,8 +85,7 @@ def test_ids_edges_and_positions_of_the_same_rows_say_the_same(rows):
         (
             {"attention_mask": T([[1, 1, 1, 2, 2]])},
             BoundariesError,
-            "attention_mask is 2 at slot 3 of row 0; expected 0 or 1. transformers turns a 2-D mask into booleans, so "
-            "numbers of documents in it are lost: pass them as document_ids",
+            "attention_mask is 2 at slot 3 of row 0; .* numbers of documents in it are lost: pass them as document_ids",
         ),
         (
             {"attention_mask": torch.ones(1, 4)},
@@ -152,7 +151,7 @@ def test_what_contradicts_itself_is_refused_before_the_model_runs(sealed, call, 
 
 
 def test_an_edge_is_due_where_the_second_row_starts(sealed):
-    with pytest.raises(BoundariesError, match="cu_seq_lens_q has no edge at 5, where row 1 starts; .* in one stream"):
+    with pytest.raises(BoundariesError, match=r"cu_seq_lens_q has no edge at 5, where row 1 starts; .* in one stream"):
         sealed(input_ids=torch.full((2, 5), 7), cu_seq_lens_q=T([0, 3, 7, 10]))
 
 

@@ -175,8 +175,8 @@ def test_an_exception_in_the_middle_of_a_forward_leaves_nothing_behind(interrupt
     handle.remove()
 
     assert torch.equal(calling(model, "document_ids")(second), expected)
+    handle = model.model.layers[1].register_forward_pre_hook(interrupt)
     with pytest.raises(interruption):
-        handle = model.model.layers[1].register_forward_pre_hook(interrupt)
         calling(model, "document_ids")(first)
     handle.remove()
     assert all(torch.equal(a, b) for a, b in zip(alone(model, second), whole, strict=True))

@@ -128,6 +128,7 @@ def with_prefix_tuning():
             with_row_positions,
             "isolates packed documents but does not compute what it computes for each alone: logits differ",
         ),
+        (lambda: tiny("gpt2", n_positions=16), r"forward failed on token ids alone \(IndexError"),
         (encoder_decoder, "T5ForConditionalGeneration cannot be sealed: its forward failed on token ids alone"),
         (with_prompt_tuning, r"made outputs of shape \(1, 20, 97\) from 17 tokens, so it adds tokens of its own"),
         (with_prefix_tuning, r"PeftModelForCausalLM cannot be sealed: packed rows came with a cache"),

@@ -185,15 +185,16 @@ def _gradients(
     with _borrowed_gradients(compared), frozen(others), torch.enable_grad():
         for batch in batches:
             logits = subject.logits(batch)
-            loss = packed_loss(logits, _without_tail(batch).to(logits.device), denominator=count)
+            loss = packed_loss(logits, _targets(batch, logits.shape[-1]).to(logits.device), denominator=count)
             loss.backward()
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in compared]
         return torch.cat([part.detach().float().flatten() for part in parts])
 
 
-def _without_tail(batch: PackedBatch) -> PackedBatch:
-    tokens = batch.boundaries.num_tokens
-    return PackedBatch(input_ids=batch.input_ids[:tokens], labels=batch.labels[:tokens], boundaries=batch.boundaries)
+def _targets(batch: PackedBatch, width: int) -> PackedBatch:
+    """The batch with labels below ``width``: any loss will do, and a model without a head has narrow outputs."""
+    labels = batch.labels
+    return replace(batch, labels=labels.where(labels == IGNORE_INDEX, labels % width))
 
 
 @contextmanager

@@ -127,6 +127,8 @@ def _require_alone(subject: Subject, batch: PackedBatch) -> None:
         try:
             with torch.no_grad():
                 subject.logits(collate([document]))
+        except ProbeError:
+            raise
         except (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError, IndexError) as error:
             raise ProbeError(
                 f"{subject.name} failed on document {index} alone ({type(error).__name__}: {error}); "

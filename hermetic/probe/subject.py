@@ -153,6 +153,8 @@ def _module_forward(model: nn.Module) -> Forward:
     def forward(batch: PackedBatch) -> Any:
         inputs = batch.model_inputs()
         del inputs["labels"]  # the model's own loss is not what is measured
+        if sum(length > 0 for length in batch.boundaries.document_lengths) == 1:  # alone means: not as a packed row
+            inputs = {name: inputs[name] for name in ("input_ids", "position_ids", "use_cache")}
         return model(**{k: v for k, v in inputs.items() if takes_all or k in parameters})
 
     return forward

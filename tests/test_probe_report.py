@@ -1,0 +1,355 @@
+"""What goes into a probe and what comes out; and that probing leaves no trace."""
+
+import copy
+import json
+
+import pytest
+import torch
+import transformers
+from models import alone, calling, packed, tiny
+from rich.console import Console
+from torch import nn
+
+import hermetic
+from hermetic.errors import LeakError, ProbeError
+from hermetic.probe.report import Finding, LeakReport
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hermetic.seal(tiny("llama"))
+
+
+@pytest.fixture(scope="module")
+def leaking():
+    return hermetic.probe(calling(tiny("llama"), "all_ones_mask"))
+
+
+RETURNS = {
+    "[T, V]": lambda logits: logits[0],
+    "[1, T, V]": lambda logits: logits,
+    "logits with a tail": lambda logits: torch.cat([logits, logits], dim=1),
+    "an output with logits": lambda logits: transformers.modeling_outputs.CausalLMOutput(logits=logits),
+    "an output with hidden states": lambda logits: transformers.modeling_outputs.BaseModelOutput(
+        last_hidden_state=logits
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", RETURNS)
+def test_a_callable_may_return_any_of_these(model, kind):
+    def forward(batch):
+        return RETURNS[kind](calling(model, "document_ids")(batch)[None])
+
+    report = hermetic.probe(forward)
+    assert report.verdict == "sealed"
+    assert report.subject.endswith("forward")
+    assert report.instruments == ("swap", "gradient", "solo")
+
+
+def test_a_model_a_base_model_and_a_callable_are_the_same_subject(model):
+    for subject in (model, model.model, calling(model, "document_ids")):
+        assert hermetic.probe(subject).verdict == "sealed"
+
+
+def test_documents_may_be_given_with_labels(model):
+    documents = [
+        {"input_ids": [5, 6, 7, 8], "labels": [-100, -100, 7, 8]},
+        {"input_ids": [9, 10, 11], "loss_mask": [0, 1, 1]},
+        {"input_ids": [12]},
+    ]
+    report = hermetic.probe(model, documents=documents)
+
+    assert report.verdict == "sealed"
+    assert report.lengths == (4, 3, 1)
+    assert report.gradient_equivalence is not None
+
+
+def test_the_default_documents_depend_on_the_seed_and_on_nothing_else(model):
+    torch.manual_seed(1)
+    first = hermetic.probe(model, seed=7)
+    torch.manual_seed(2)
+
+    assert hermetic.probe(model, seed=7).to_dict() == first.to_dict()
+    assert hermetic.probe(model, seed=8).to_dict() != first.to_dict()
+
+
+@pytest.mark.parametrize("instruments", ["swap", ("solo",), ["gradient", "swap"]], ids=str)
+def test_only_the_chosen_instruments_run(model, instruments):
+    report = hermetic.probe(model, instruments=instruments)
+    names = {instruments} if isinstance(instruments, str) else set(instruments)
+
+    assert set(report.instruments) == names
+    assert (report.influence is not None) == ("swap" in names)
+    assert (report.gradients is not None) == ("gradient" in names)
+    assert (report.equivalence is not None) == ("solo" in names)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("as_callable", [False, True])
+def test_probing_leaves_parameters_gradients_flags_hooks_and_randomness_as_they_were(training, as_callable):
+    model = hermetic.seal(tiny("gpt2")).train(training)  # with dropout
+    model.lm_head.train(not training)
+    model.transformer.h[0].mlp.c_fc.weight.requires_grad_(False)
+    model.transformer.h[1].mlp.c_fc.weight.grad = torch.full_like(model.transformer.h[1].mlp.c_fc.weight, 3.0)
+    before = copy.deepcopy(model)
+    gradients = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    globally = len(nn.modules.module._global_forward_hooks)
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    hermetic.probe(calling(model, "document_ids") if as_callable else model)
+
+    assert torch.equal(torch.get_rng_state(), state)
+    assert len(nn.modules.module._global_forward_hooks) == globally
+    for (name, one), other in zip(model.named_parameters(), before.parameters(), strict=True):
+        assert torch.equal(one, other)
+        assert one.requires_grad == other.requires_grad
+        assert (one.grad is None) == (gradients[name] is None)
+        assert one.grad is None or torch.equal(one.grad, gradients[name])
+    for one, other in zip(model.modules(), before.modules(), strict=True):
+        assert one.training == other.training
+        assert len(one._forward_hooks) == len(other._forward_hooks)
+        assert len(one._forward_pre_hooks) == len(other._forward_pre_hooks)
+
+
+def test_dropout_in_training_mode_is_not_taken_for_a_leak_or_a_distortion():
+    model = hermetic.seal(tiny("gpt2")).train()
+    torch.manual_seed(0)
+    once, twice = (calling(model, "document_ids")(packed()) for _ in range(2))
+    assert not torch.equal(once, twice)
+
+    report = hermetic.probe(model)
+    assert report.verdict == "sealed"
+    assert float(report.influence.max()) == 0.0
+
+
+def test_a_subject_without_gradients_is_probed_with_what_can_run(model):
+    @torch.no_grad()
+    def forward(batch):
+        return calling(model, "document_ids")(batch)
+
+    report = hermetic.probe(forward)
+    assert report.verdict == "sealed"
+    assert report.instruments == ("swap", "solo")
+    assert report.gradient_equivalence is None
+    ((name, why),) = report.not_run
+    assert name == "gradient"
+    assert "detached from the embeddings" in why
+    with pytest.raises(ProbeError, match=r"detached from the embeddings; run the model without torch.no_grad\(\)"):
+        hermetic.probe(forward, instruments="gradient")
+
+
+def without_embedding(batch):
+    """Depends on the tokens of each document, embeds none."""
+    one_hot = nn.functional.one_hot(batch.input_ids, 32).float()
+    return torch.cat([part.cumsum(0) for part in one_hot.split(batch.boundaries.document_lengths)])
+
+
+def test_a_subject_without_an_embedding_is_probed_by_swap_and_solo():
+    report = hermetic.probe(without_embedding)
+
+    assert report.verdict == "sealed"
+    assert report.instruments == ("swap", "solo")
+    assert "saw no torch.nn.Embedding" in dict(report.not_run)["gradient"]
+    running_on = hermetic.probe(lambda batch: nn.functional.one_hot(batch.input_ids, 32).float().cumsum(0))
+    assert running_on.verdict == "leak"
+    assert running_on.findings[0].where == "outside of the modules that were seen"
+
+
+def nan_at(token, *, only_packed=False):
+    def forward(batch):
+        logits = without_embedding(batch)
+        if token < len(logits) and (batch.boundaries.num_documents > 1 or not only_packed):
+            logits[token] = float("nan")
+        return logits
+
+    return forward
+
+
+def raising(error):
+    def forward(batch):
+        if batch.num_slots != 3:
+            raise error
+        return without_embedding(batch)
+
+    return forward
+
+
+LONG = [{"input_ids": [1, 2, 3, 4]}, {"input_ids": [5, 6]}]
+
+
+@pytest.mark.parametrize(
+    ("subject", "options", "message"),
+    [
+        (7, {}, r"cannot probe a int; expected a torch module or a callable forward\(batch\) -> logits"),
+        (without_embedding, {"instruments": "sonar"}, "instrument 'sonar' is unknown; expected some of swap, gradient"),
+        (
+            without_embedding,
+            {"instruments": ()},
+            "instruments is empty; expected some of swap, gradient, solo, or None",
+        ),
+        (without_embedding, {"lengths": (9,)}, r"1 document\(s\) with tokens were given; expected at least 2"),
+        (without_embedding, {"lengths": (9, 0)}, r"1 document\(s\) with tokens were given; expected at least 2"),
+        (
+            without_embedding,
+            {"instruments": "gradient"},
+            "saw no torch.nn.Embedding that was fed the batch's input_ids",
+        ),
+        (
+            without_embedding,
+            {"documents": [{"input_ids": [3, 3]}, {"input_ids": [3]}], "instruments": "swap"},
+            "all tokens of the batch are 3, so no document can be replaced by another",
+        ),
+        (lambda batch: (without_embedding(batch),), {}, "returned a tuple without logits; expected a tensor"),
+        (lambda batch: without_embedding(batch)[:2], {}, r"returned logits of shape \(2, 32\) for 11 tokens"),
+        (
+            lambda batch: without_embedding(batch).sum(-1),
+            {},
+            r"returned logits of shape \(\d+,\) for \d+ tokens; expected",
+        ),
+        (nan_at(3), {"documents": LONG}, "returned NaN or infinite logits at token 3 of 4; nothing can be measured"),
+        (nan_at(5, only_packed=True), {"documents": LONG}, "returned NaN or infinite logits at token 5 of 6"),
+        (raising(ValueError("no")), {}, r"failed on document 0 alone \(ValueError: no\); expected it to run before"),
+        (lambda batch: batch.logits, {}, None),
+    ],
+)
+def test_what_cannot_be_probed_is_refused_with_the_reason(subject, options, message):
+    if message is None:  # a bug in the caller's own function is shown as it is
+        with pytest.raises(AttributeError, match="logits"):
+            hermetic.probe(subject, **options)
+        return
+    with pytest.raises(ProbeError, match=message):
+        hermetic.probe(subject, **options)
+
+
+def test_a_callable_that_takes_no_batch_is_refused_with_its_own_error():
+    with pytest.raises(
+        ProbeError, match=r"failed on a batch of one document of 3 tokens \(TypeError: .*takes a hermetic.P"
+    ):
+        hermetic.probe(lambda: None)
+
+
+def test_a_token_beyond_the_vocabulary_is_named_by_its_document(model):
+    with pytest.raises(ProbeError, match=r"LlamaForCausalLM failed on document 1 alone \(IndexError"):
+        hermetic.probe(model, documents=[{"input_ids": [1, 2]}, {"input_ids": [97, 3]}])
+
+
+def test_a_probe_of_which_no_instrument_ran_is_never_sealed():
+    single_id = [{"input_ids": [3, 3, 3, 3]}, {"input_ids": [3, 3]}]
+    report = hermetic.probe(without_embedding, documents=single_id)
+    assert report.instruments == ("solo",)
+    assert {name for name, _ in report.not_run} == {"swap", "gradient"}
+
+    def not_finite_on_half_a_document(batch):  # which only the noise floor of solo runs
+        return without_embedding(batch) / (batch.input_ids[0] != 3 or batch.num_slots != 1)
+
+    with pytest.raises(ProbeError, match=r"no instrument could run: all tokens .* are 3.*no torch.nn.Embedding.*NaN"):
+        hermetic.probe(not_finite_on_half_a_document, documents=single_id)
+
+
+def test_running_out_of_memory_is_not_blamed_on_packing():
+    def forward(batch):
+        if batch.boundaries.num_documents > 1:
+            raise torch.OutOfMemoryError
+        return without_embedding(batch)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        hermetic.probe(forward)
+
+
+def test_a_leak_raises_with_the_place_and_the_way_out(leaking):
+    message = (
+        r"verdict 'leak'. HM100 document \d reaches document \d \(model.layers.0.self_attn .*hermetic.seal\(model\)"
+    )
+    with pytest.raises(LeakError, match=message):
+        leaking.raise_for_leaks()
+
+
+def test_an_unsupported_subject_raises_and_a_sealed_one_does_not(model):
+    hermetic.probe(model).raise_for_leaks()
+    with pytest.raises(
+        ProbeError, match=r"verdict 'unsupported'. HM601 .*runs a document alone and fails on packed ones"
+    ):
+        hermetic.probe(tiny("qwen3_5")).raise_for_leaks()
+
+
+def test_json_holds_every_number_of_the_report(leaking):
+    found = json.loads(leaking.to_json())
+
+    assert found == leaking.to_dict()
+    assert torch.equal(torch.tensor(found["influence"], dtype=torch.float64), leaking.influence)
+    assert torch.equal(torch.tensor(found["gradients"], dtype=torch.float64), leaking.gradients)
+    assert found["equivalence"] == leaking.equivalence.tolist()
+    assert [finding["code"] for finding in found["findings"]] == ["HM100", "HM101"]
+    assert set(found) == {field for field in LeakReport.__dataclass_fields__}  # noqa: C416 - a set of names
+
+
+def a_report(**changes):
+    fields = {
+        "subject": "<script>alert(1)</script>",
+        "verdict": "leak",
+        "findings": (Finding(code="HM100", what="<b>x</b> & y", size=1.0, unit="logits", where="w", way_out="o"),),
+        "lengths": (2, 3),
+        "influence": torch.tensor([[0.0, 0.5], [0.0, 0.0]], dtype=torch.float64),
+        "gradients": None,
+        "equivalence": None,
+        "gradient_equivalence": None,
+        "noise_floor": None,
+        "instruments": ("swap",),
+        "not_run": (("gradient", "no <embedding>"),),
+    }
+    return LeakReport(**{**fields, **changes})
+
+
+def test_html_escapes_all_text(tmp_path):
+    a_report().to_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+
+    assert "<script>" not in page
+    assert "<b>x</b>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "&lt;embedding&gt;" in page
+    assert page.lstrip().lower().startswith("<!doctype html>")
+
+
+def test_html_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text("before")
+    with pytest.raises(AttributeError):
+        a_report(findings=("not a finding",)).to_html(path)
+    assert path.read_text() == "before"
+
+    a_report().to_html(str(path))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
+
+
+def printed(report):
+    console = Console(width=80, record=True, file=None, quiet=False)
+    with console.capture() as captured:
+        console.print(report)
+    return captured.get()
+
+
+def test_the_printed_report_shows_who_reaches_whom():
+    text = printed(a_report(equivalence=torch.tensor([0.0, 0.25]), noise_floor=1e-6, gradient_equivalence=0.5))
+
+    assert "<script>alert(1)</script>: leak" in text
+    assert "0 (2 tokens)" in text
+    assert "5.0e-01" in text
+    assert "at most 2.5e-01 (noise floor 1.0e-06), \nparameter gradients by 5.0e-01" in text
+    assert "gradient did not run: no <embedding>" in text
+    assert "HM100 <b>x</b> & y (1 logits) in w" in text
+
+
+def test_a_matrix_too_wide_for_a_terminal_is_cut_and_says_so():
+    text = printed(a_report(lengths=(1,) * 20, influence=torch.zeros(20, 20)))
+
+    assert "(first 12 of 20)" in " ".join(text.split())
+
+
+def test_the_subject_of_a_report_runs_alone_as_it_always_did():
+    model = tiny("llama")
+    before = alone(model, packed())
+    hermetic.probe(model)
+
+    assert all(torch.equal(a, b) for a, b in zip(alone(model, packed()), before, strict=True))
