@@ -1,7 +1,7 @@
 """Perfect positions, no mask, and use_cache left at its default.
 
-A configuration says use_cache=True unless told otherwise, also in training. With a cache, positions that restart
-are taken for a continued generation, not for packed documents.
+A configuration says use_cache=True unless told otherwise, also in training: transformers' own Trainer turns it off, a
+loop of one's own does not. With a cache, positions that restart are not read as packed documents.
 """
 
 import torch

@@ -85,7 +85,8 @@ def hermetic_commands() -> dict[str, set[str]]:
 
     group = typer.main.get_command(app)
     return {
-        name: {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        name: {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        | {"--help"}
         for name, command in group.commands.items()
     }
 
