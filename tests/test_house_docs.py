@@ -45,9 +45,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 def run_python_blocks(page: Path) -> int:
     """Run the blocks of a page in order in one namespace; returns how many there were."""
-    found = [
-        block for block in blocks(page.read_text(encoding="utf-8")) if block.info.split()[:1] == ["python"]
-    ]
+    found = [block for block in blocks(page.read_text(encoding="utf-8")) if block.info.split()[:1] == ["python"]]
     namespace = {"__name__": "documentation"}
     for block in found:
         assert block.info == "python", f"{page.name}:{block.line}: ```{block.info} would not be run"
