@@ -12,7 +12,9 @@ from torch import nn
 
 import hermetic
 from hermetic.errors import LeakError, ProbeError
+from hermetic.probe import instruments
 from hermetic.probe.report import Finding, LeakReport
+from hermetic.probe.subject import subject_from
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +76,10 @@ def test_the_default_documents_depend_on_the_seed_and_on_nothing_else(model):
     assert hermetic.probe(model, seed=8).to_dict() != first.to_dict()
 
 
-@pytest.mark.parametrize("instruments", ["swap", ("solo",), ["gradient", "swap"]], ids=str)
-def test_only_the_chosen_instruments_run(model, instruments):
-    report = hermetic.probe(model, instruments=instruments)
-    names = {instruments} if isinstance(instruments, str) else set(instruments)
+@pytest.mark.parametrize("chosen", ["swap", ("solo",), ["gradient", "swap"]], ids=str)
+def test_only_the_chosen_instruments_run(model, chosen):
+    report = hermetic.probe(model, instruments=chosen)
+    names = {chosen} if isinstance(chosen, str) else set(chosen)
 
     assert set(report.instruments) == names
     assert (report.influence is not None) == ("swap" in names)
@@ -94,13 +96,12 @@ def test_probing_leaves_parameters_gradients_flags_hooks_and_randomness_as_they_
     model.transformer.h[1].mlp.c_fc.weight.grad = torch.full_like(model.transformer.h[1].mlp.c_fc.weight, 3.0)
     before = copy.deepcopy(model)
     gradients = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
-    globally = len(nn.modules.module._global_forward_hooks)
     torch.manual_seed(5)
     state = torch.get_rng_state()
     hermetic.probe(calling(model, "document_ids") if as_callable else model)
 
     assert torch.equal(torch.get_rng_state(), state)
-    assert len(nn.modules.module._global_forward_hooks) == globally
+    assert not nn.modules.module._has_any_global_hook()
     for (name, one), other in zip(model.named_parameters(), before.parameters(), strict=True):
         assert torch.equal(one, other)
         assert one.requires_grad == other.requires_grad
@@ -227,6 +228,34 @@ def test_a_callable_that_takes_no_batch_is_refused_with_its_own_error():
         ProbeError, match=r"failed on a batch of one document of 3 tokens \(TypeError: .*takes a hermetic.P"
     ):
         hermetic.probe(lambda: None)
+
+
+class Plain(nn.Module):
+    """A module of no library: no embeddings to ask for, few arguments, no transformers configuration."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 50)
+
+    def forward(self, input_ids, position_ids):
+        return self.table(input_ids) + position_ids[..., None]
+
+
+def test_any_torch_module_that_takes_some_of_the_model_inputs_can_be_probed():
+    report = hermetic.probe(Plain())
+
+    assert report.subject == "Plain"
+    assert report.verdict == "sealed"
+    assert report.instruments == ("swap", "gradient", "solo")
+
+
+def test_parameter_gradients_are_compared_on_a_bounded_number_of_them(model, monkeypatch):
+    monkeypatch.setattr(instruments, "MAX_COMPARED_PARAMETERS", 100)
+    subject = subject_from(model, seed=0)
+    compared = instruments._compared_parameters(subject)
+
+    assert 0 < sum(parameter.numel() for parameter in compared) <= 100
+    assert hermetic.probe(model).gradient_equivalence < 1e-5
 
 
 def test_a_token_beyond_the_vocabulary_is_named_by_its_document(model):

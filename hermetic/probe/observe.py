@@ -42,12 +42,15 @@ def observe(subject: Subject, batch: PackedBatch) -> Observation:
             if torch.equal(flat - flat[0], count) and not torch.equal(flat, ids[: len(count)].cpu()):
                 running_on.append(flat)
 
-    handle = nn.modules.module.register_module_forward_hook(hook, with_kwargs=True)
+    # Not one hook on all modules of the process: PyTorch keeps a trace of those that want keyword arguments.
+    modules = {module for root in subject.modules for module in root.modules()}
+    handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
     try:
         with torch.no_grad():
             subject.logits(batch)
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
     positions = [p for _, kwargs in calls if (p := _flat_positions(kwargs, len(count))) is not None]
     outermost, outer_arguments = calls[-1] if calls else (None, {})
     mask = outer_arguments.get("attention_mask")

@@ -5,6 +5,7 @@ A packed batch of four short documents goes through the model: gradients across 
 to the innermost module that first carries it.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn
 from hermetic.batch import Boundaries
 from hermetic.errors import HermeticError, ProbeError, SealError
 from hermetic.seal.channel import WITNESS, Ticket
+from hermetic.seal.door import accepted
 from hermetic.seal.measure import (
     FLOOR_FACTOR,
     GradientInfluence,
@@ -97,7 +99,7 @@ def _forward(model: nn.Module, ids: torch.Tensor, lengths: Sequence[int] | None)
     if lengths is not None:
         arguments["document_ids"] = Boundaries.from_lengths(lengths).document_ids
     try:
-        output = model(**arguments)
+        output = model(**accepted(inspect.signature(model.forward), arguments))
     except HermeticError as error:
         raise SealError(f"{type(model).__name__} cannot be sealed: {error}") from error
     except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, ImportError) as error:

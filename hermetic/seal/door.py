@@ -161,7 +161,7 @@ def _sealed_arguments(signature: inspect.Signature, call: dict[str, Any], rows: 
     sealed["use_cache"] = False
     if call.get("labels") is not None:
         sealed["labels"] = _labels_without_seams(call["labels"], rows)
-    return _accepted(signature, sealed)
+    return accepted(signature, sealed)
 
 
 def _labels_without_seams(labels: torch.Tensor, rows: PackedRows) -> torch.Tensor:
@@ -171,7 +171,7 @@ def _labels_without_seams(labels: torch.Tensor, rows: PackedRows) -> torch.Tenso
     return labels.masked_fill((rows.position_ids() == 0).to(labels.device), IGNORE_INDEX)
 
 
-def _accepted(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str, Any]:
+def accepted(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str, Any]:
     """Without the arguments that this module has no place for and that the seal answers for."""
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
         return arguments
