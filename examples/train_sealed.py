@@ -21,8 +21,8 @@ TOKENIZER = Path(hermetic.demo.__file__).parent / "tokenizer"
 
 
 def main(folder: Path) -> None:
-    """Pack 400 conversations into rows of 512 tokens and take one pass over them."""
-    write_conversations(folder / "chats.jsonl", count=400, seed=0)
+    """Pack 200 conversations into rows of 512 tokens and take one pass over them."""
+    write_conversations(folder / "chats.jsonl", count=200, seed=0)
     manifest = pack_file(folder / "chats.jsonl", folder / "rows", tokenizer=TOKENIZER, capacity=512)
     print(f"{manifest.documents_placed} documents in {manifest.rows} rows, utilization {manifest.utilization:.1%}")
 
@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
         data_collator=PackedCollator(),
         args=TrainingArguments(
             output_dir=str(folder / "trained"),
-            per_device_train_batch_size=2,
+            per_device_train_batch_size=1,
             learning_rate=3e-3,
             logging_steps=1,
             save_strategy="no",
