@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -18,13 +18,16 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hermetic.errors import HermeticError, LeakError
 
+if TYPE_CHECKING:
+    from hermetic.train import TrainMetrics
+
 app = typer.Typer(
     name="hermetic",
     help="Sequence packing that provably does not leak: pack, seal, prove, train.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # plain help shows every option whole in 80 columns
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -37,6 +40,7 @@ _log = Console(stderr=True)
 Capacity = Annotated[int, typer.Option(help="Tokens per row.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 OnOverflow = Annotated[str, typer.Option(help="What to do with longer documents: error, truncate, split or drop.")]
+Backend = Annotated[str, typer.Option(help="Attention backend of the seal: sdpa or reference.")]
 TrustRemoteCode = Annotated[bool, typer.Option(help="Let model and tokenizer run code that they bring along.")]
 
 
@@ -56,9 +60,9 @@ def _reports_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
 
 @contextmanager
 def _stages(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A spinner on stderr with the stage that is running and the time since the start."""
+    """A spinner on stderr with the stage that is running and the time since the start; none in a log file."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=_log, transient=True, disable=quiet) as progress:
+    with Progress(*columns, console=_log, transient=True, disable=quiet or not _log.is_terminal) as progress:
         task = progress.add_task("starting", total=None)
         yield lambda stage: progress.update(task, description=stage)
 
@@ -70,7 +74,7 @@ def _print_json(value: dict[str, Any]) -> None:
 @app.command(epilog="Example: hermetic demo")
 @_reports_errors
 def demo(*, as_json: AsJson = False) -> None:
-    """Show a leak, seal it, and train the same documents in four ways (about three minutes)."""
+    """Show a leak, seal it, and train in four ways, in three minutes."""
     from hermetic.demo.run import run_demo
 
     with _stages(quiet=as_json) as on_stage:
@@ -99,7 +103,10 @@ def pack(
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tokenize documents, mask all but assistant tokens, and write packed rows that `datasets` opens."""
+    """Tokenize documents and pack them into rows that `datasets` opens.
+
+    In conversations all but the assistant's tokens are masked.
+    """
     from hermetic.data import inspect_packed, pack_file, render
 
     with _stages(quiet=as_json) as on_stage:
@@ -125,7 +132,10 @@ def pack(
 def inspect(
     folder: Annotated[Path, typer.Argument(help="A folder that `hermetic pack` made.")], *, as_json: AsJson = False
 ) -> None:
-    """Verify a packed folder and show what it holds; exit code 1 when packing it lost tokens."""
+    """Verify a packed folder and show what it holds.
+
+    The exit code is 1 when packing it lost tokens.
+    """
     from hermetic.data import inspect_packed, render
 
     summary = inspect_packed(folder)
@@ -146,10 +156,14 @@ def probe(
     attention: Annotated[
         str | None, typer.Option(help="Attention implementation to load the model with, as transformers names it.")
     ] = None,
+    backend: Backend = "sdpa",
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure whether packed documents reach each other in a model; exit code 1 when they do."""
+    """Measure whether packed documents reach each other in a model.
+
+    The exit code is 1 when they do.
+    """
     import hermetic
     from hermetic.train import load_model
 
@@ -157,7 +171,7 @@ def probe(
         on_stage(f"loading {model}")
         network = load_model(model, trust_remote_code=trust_remote_code, attention=attention)
         on_stage("probing")
-        report = hermetic.probe(hermetic.seal(network) if seal else network)
+        report = hermetic.probe(hermetic.seal(network, backend=backend) if seal else network)
     if as_json:
         _print_json(report.to_dict())
     else:
@@ -186,35 +200,45 @@ def train(
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the order of rows.")] = 0,
     on_overflow: OnOverflow = "error",
-    backend: Annotated[str, typer.Option(help="Attention backend of the seal: sdpa or reference.")] = "sdpa",
+    backend: Backend = "sdpa",
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune on packed rows: sealed, probed on the first batch, token-level loss."""
-    from hermetic.train import TrainSettings
+    """Fine-tune on packed rows: sealed, probed, token-level loss.
+
+    The probe runs on the first batch; on a leak no step is taken, and the exit code is 1.
+    """
+    from hermetic.train import TrainSettings, is_first_process
     from hermetic.train import train as run_train
 
-    metrics = run_train(
-        model=model,
-        data=data,
-        out=out,
-        capacity=capacity,
-        settings=TrainSettings(
-            epochs=epochs,
-            max_steps=max_steps,
-            rows_per_batch=rows_per_batch,
-            accumulation_steps=accumulation_steps,
-            learning_rate=learning_rate,
-            lora=lora,
-            gradient_checkpointing=gradient_checkpointing,
-            seed=seed,
-        ),
-        pack=pack,
-        backend=backend,
-        on_overflow=on_overflow,
-        trust_remote_code=trust_remote_code,
-        quiet=as_json,
-    )
+    speaks = is_first_process()
+    with _stages(quiet=as_json or not speaks) as on_stage:
+        metrics = run_train(
+            model=model,
+            data=data,
+            out=out,
+            capacity=capacity,
+            settings=TrainSettings(
+                epochs=epochs,
+                max_steps=max_steps,
+                rows_per_batch=rows_per_batch,
+                accumulation_steps=accumulation_steps,
+                learning_rate=learning_rate,
+                lora=lora,
+                gradient_checkpointing=gradient_checkpointing,
+                seed=seed,
+            ),
+            pack=pack,
+            backend=backend,
+            on_overflow=on_overflow,
+            trust_remote_code=trust_remote_code,
+            on_stage=on_stage,
+        )
+    if speaks:
+        _print_metrics(metrics, out, as_json=as_json)
+
+
+def _print_metrics(metrics: "TrainMetrics", out: Path, *, as_json: bool) -> None:
     if as_json:
         _print_json(dataclasses.asdict(metrics))
         return
@@ -224,6 +248,8 @@ def train(
         f"(utilization {metrics.utilization:.1%}), {metrics.tokens_per_second:,.0f} tokens/s, "
         f"train loss {metrics.train_loss:.4f}{verdict}; written to {out}",
         markup=False,
+        highlight=False,
+        soft_wrap=True,
     )
 
 

@@ -4,12 +4,16 @@ Algorithm: a source file is packed (or a packed folder opened), the model is sea
 trains it with a token-level loss over each whole optimizer step. ``pack=False`` trains the same rows of
 documents padded instead: the same documents in the same steps, one to a row.
 Guarantee: the folder is written whole, after training, or not at all; nothing is trained on a leak.
-Price: what the Trainer costs; the probe and the seal take seconds.
+Price: what the Trainer costs; the probe and the seal take seconds, and the weights are read once to find NaN.
 """
 
 import json
+import math
 import os
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 
 METRICS_NAME = "hermetic_metrics.json"
 REPORT_NAME = "leak_report.json"
+_LARGEST_SEED = 2**32 - 1
+"""NumPy, which the Trainer seeds along with torch, takes no larger one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,15 +52,19 @@ class TrainSettings:
     """Train low-rank adapters on all linear layers instead of the weights."""
     gradient_checkpointing: bool = False
     seed: int = 0
+    """Of the order of rows and of dropout."""
 
     def __post_init__(self) -> None:
-        positive = {"epochs": self.epochs, "learning_rate": self.learning_rate}
-        counts = {"rows_per_batch": self.rows_per_batch, "accumulation_steps": self.accumulation_steps}
-        if self.max_steps is not None:
-            counts["max_steps"] = self.max_steps
-        for name, value in (positive | counts).items():
-            if not value > 0:
-                raise TrainError(f"{name} is {value}; expected more than 0")
+        for name in ("epochs", "learning_rate"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise TrainError(f"{name} is {value}; expected a finite number above 0")
+        for name in ("rows_per_batch", "accumulation_steps", "max_steps"):
+            value = getattr(self, name)
+            if not (name == "max_steps" and value is None) and (type(value) is not int or value < 1):
+                raise TrainError(f"{name} is {value!r}; expected a whole number of at least 1")
+        if type(self.seed) is not int or not 0 <= self.seed <= _LARGEST_SEED:
+            raise TrainError(f"seed is {self.seed!r}; expected a whole number from 0 to {_LARGEST_SEED}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,33 +112,34 @@ def train(
     backend: str = "sdpa",
     on_overflow: str = "error",
     trust_remote_code: bool = False,
-    quiet: bool = False,
+    on_stage: Callable[[str], None] | None = None,
 ) -> TrainMetrics:
     """Fine-tune a causal language model and write it with its metrics and leak report.
 
     Args:
         model: folder or hub id of a model with its tokenizer.
         data: a file that ``hermetic pack`` reads, or a folder that it made.
-        out: new folder for the model (``from_pretrained`` loads it), ``hermetic_metrics.json`` and, when
-            packed, ``leak_report.json``.
+        out: new folder for the model and its tokenizer (``from_pretrained`` loads them),
+            ``hermetic_metrics.json``, ``leak_report.json`` when packed, and, when ``data`` is a file, its rows in
+            ``packed``. With several processes (``torchrun``) the first one writes.
         capacity: tokens per row.
         settings: how to train.
         pack: ``False`` trains the padded baseline: the same documents in the same steps, one to a row.
         backend: attention backend of the seal.
         on_overflow: what to do with documents longer than ``capacity``, when ``data`` is a file.
         trust_remote_code: whether model and tokenizer may bring code of their own and run it.
-        quiet: no progress bar.
+        on_stage: called with what is being done, at least once for every optimizer step.
 
     Raises:
+        DataError: ``data`` cannot be read or packed, or ``out`` holds something already.
         TrainError: model, tokenizer and data do not fit each other.
         SealError: the model cannot be sealed.
         LeakError: the probe's verdict on the first batch is not ``sealed``.
     """
     settings = settings or TrainSettings()
-    target = Path(out)
-    check_free(target)
+    say = on_stage or _say_nothing
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
-    with new_folder(target) as folder:
+    with _folder_of_this_process(Path(out)) as folder:
         packed = _packed_data(
             data,
             tokenizer,
@@ -138,22 +149,56 @@ def train(
                 "tokenizer": model,
                 "on_overflow": on_overflow,
                 "trust_remote_code": trust_remote_code,
+                "on_progress": lambda count: say(f"{count:,} documents tokenized"),
             },
         )
+        say(f"loading {model}")
         network = load_model(model, trust_remote_code=trust_remote_code)
         _check_vocabulary(network, packed)
+        _check_weights(network)
         if settings.lora:
             network = add_lora(network)
         if pack:
+            say("sealing")
             seal(network, backend=backend)
-        result = fit(network, packed, settings, pack=pack, pad_token_id=tokenizer.pad_token_id or 0, quiet=quiet)
+        result = fit(network, packed, settings, pack=pack, pad_token_id=tokenizer.pad_token_id or 0, on_stage=say)
         metrics = metrics_of(result, packed, pack=pack, settings=settings)
-        network.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        (folder / METRICS_NAME).write_text(json.dumps(asdict(metrics), indent=1), encoding="utf-8")
-        if result.report is not None:
-            (folder / REPORT_NAME).write_text(result.report.to_json(), encoding="utf-8")
+        say(f"writing {out}")
+        _save(folder, network, tokenizer, metrics, result.report)
     return metrics
+
+
+def is_first_process() -> bool:
+    """Whether this is the only process of a training run, or the one that writes."""
+    return os.environ.get("RANK", "0") == "0"  # as torchrun and accelerate tell each of their processes
+
+
+def _say_nothing(stage: str) -> None:
+    """Nobody asked what is being done."""
+
+
+@contextmanager
+def _folder_of_this_process(target: Path) -> Iterator[Path]:
+    """Where to write: the first process to ``target``, the others, which hold the same, to where it is gone."""
+    check_free(target)
+    if is_first_process():
+        with new_folder(target) as folder:
+            yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="hermetic-train-") as name:
+        yield Path(name)
+
+
+def _save(folder: Path, network: Any, tokenizer: Any, metrics: TrainMetrics, report: "LeakReport | None") -> None:
+    from hermetic.integrations.transformers import without_progress_bars
+
+    with without_progress_bars():
+        network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    text = json.dumps(asdict(metrics), indent=2, allow_nan=False)
+    (folder / METRICS_NAME).write_text(text + "\n", encoding="utf-8")
+    if report is not None:
+        (folder / REPORT_NAME).write_text(report.to_json() + "\n", encoding="utf-8")
 
 
 def _packed_data(
@@ -189,26 +234,43 @@ def load_model(model: str | os.PathLike[str], *, trust_remote_code: bool = False
         TrainError: there is no such model.
     """
     transformers = import_optional("transformers")
+    import_optional("accelerate")
+    from safetensors import SafetensorError
+
+    from hermetic.integrations.transformers import without_progress_bars
+
     options = {} if attention is None else {"attn_implementation": attention}
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(
-            os.fspath(model), trust_remote_code=trust_remote_code, **options
-        )
-    except (OSError, ValueError) as error:
+        with without_progress_bars():
+            return transformers.AutoModelForCausalLM.from_pretrained(
+                os.fspath(model), trust_remote_code=trust_remote_code, **options
+            )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
         raise TrainError(
-            f"{model} cannot be loaded as a causal language model ({error}); expected a folder with a config and "
+            f"{model} cannot be loaded as a causal language model ({reason}); expected a folder with a config and "
             "weights, or a hub id"
         ) from error
 
 
 def _check_vocabulary(network: Any, packed: PackedData) -> None:
     size = network.get_input_embeddings().num_embeddings
-    largest = max(int(document["input_ids"].max()) for row in packed.rows() for document in row)
+    rows = packed.dataset.with_format("numpy", columns=["input_ids"])
+    largest = max(int(ids.max()) for batch in rows.iter(batch_size=1024) for ids in batch["input_ids"])
     if largest >= size:
         raise TrainError(
             f"{packed.path} holds the token id {largest} and the model embeds {size} tokens; expected ids below that. "
             "Pack the source with this model's tokenizer"
         )
+
+
+def _check_weights(network: nn.Module) -> None:
+    for name, parameter in network.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise TrainError(
+                f"the weights of {name} are not all finite; expected numbers. The checkpoint is damaged or comes from "
+                "a diverged run: take an earlier one"
+            )
 
 
 def add_lora(network: nn.Module) -> nn.Module:
@@ -226,19 +288,34 @@ def fit(
     *,
     pack: bool = True,
     pad_token_id: int = 0,
-    quiet: bool = False,
     collator: Any = None,
+    on_stage: Callable[[str], None] | None = None,
 ) -> FitResult:
     """Run the Trainer over the rows of ``packed``; ``collator`` replaces the packed or padded one."""
-    trainer = make_trainer(
-        network, packed, settings, pack=pack, pad_token_id=pad_token_id, quiet=quiet, collator=collator
-    )
-    start = time.perf_counter()
-    outcome = trainer.train()
-    seconds = time.perf_counter() - start
+    with _cache_setting_kept(network):
+        trainer = make_trainer(
+            network, packed, settings, pack=pack, pad_token_id=pad_token_id, collator=collator, on_stage=on_stage
+        )
+        start = time.perf_counter()
+        outcome = trainer.train()
+        seconds = time.perf_counter() - start
     losses = tuple(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
     epochs = float(outcome.metrics.get("epoch", settings.epochs))
     return FitResult(losses=losses, seconds=seconds, epochs=epochs, report=trainer.leak_report)
+
+
+@contextmanager
+def _cache_setting_kept(network: Any) -> Iterator[None]:
+    """The Trainer turns the cache off in the configuration for good; a trained model generates with it again."""
+    config = network.config
+    before = vars(config).get("use_cache")
+    try:
+        yield
+    finally:
+        if before is None:
+            vars(config).pop("use_cache", None)
+        else:
+            config.use_cache = before
 
 
 def make_trainer(
@@ -248,8 +325,8 @@ def make_trainer(
     *,
     pack: bool = True,
     pad_token_id: int = 0,
-    quiet: bool = False,
     collator: Any = None,
+    on_stage: Callable[[str], None] | None = None,
 ) -> Any:
     """The Trainer that ``fit`` runs, before it runs."""
     transformers = import_optional("transformers")
@@ -259,30 +336,30 @@ def make_trainer(
         PaddedCollator,
         RowDataset,
         SealedTrainer,
-        SilentProgress,
+        StepMessages,
     )
 
     if collator is None:
         collator = PackedCollator() if pack else PaddedCollator(pad_token_id=pad_token_id)
     trainer = SealedTrainer(
         model=network,
-        args=_training_arguments(settings, quiet=quiet),
+        args=_training_arguments(settings),
         train_dataset=RowDataset(packed),
         data_collator=collator,
+        callbacks=[] if on_stage is None else [StepMessages(on_stage)],
     )
     trainer.remove_callback(transformers.PrinterCallback)  # losses are in the metrics
-    if not quiet:
-        trainer.remove_callback(transformers.ProgressCallback)
-        trainer.add_callback(SilentProgress)
     return trainer
 
 
-def _training_arguments(settings: TrainSettings, *, quiet: bool) -> Any:
+def _training_arguments(settings: TrainSettings) -> Any:
     transformers = import_optional("transformers")
     # newer releases call it activation checkpointing and warn about the old name
     fields = transformers.TrainingArguments.__dataclass_fields__
     checkpointing = "activation_checkpointing" if "activation_checkpointing" in fields else "gradient_checkpointing"
     return transformers.TrainingArguments(
+        # The Trainer makes this folder if it is missing, and writes nothing to it when it saves nothing.
+        output_dir=tempfile.gettempdir(),
         num_train_epochs=settings.epochs,
         max_steps=-1 if settings.max_steps is None else settings.max_steps,
         per_device_train_batch_size=settings.rows_per_batch,
@@ -298,7 +375,9 @@ def _training_arguments(settings: TrainSettings, *, quiet: bool) -> Any:
         logging_steps=1,
         logging_nan_inf_filter=False,
         report_to=[],
-        disable_tqdm=quiet,
+        disable_tqdm=True,
+        # without it, several processes on CPUs would each train alone and not know of the others
+        use_cpu=not torch.accelerator.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
     )
 

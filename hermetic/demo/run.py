@@ -105,7 +105,7 @@ def run_demo(*, size: DemoSize | None = None, on_stage: Callable[[str], None] = 
             network = seal(load()) if arm.sealed else load()
             first = _first_batch(network, arm, rows)
             reference = reference or first
-            fitted = fit(network, packed, size.settings, collator=arm.collator, quiet=True)
+            fitted = fit(network, packed, size.settings, collator=arm.collator)
             metrics = metrics_of(fitted, packed, pack=arm.packed, settings=size.settings)
             arms[arm.name] = ArmResult(
                 train_loss=metrics.train_loss,
@@ -160,7 +160,7 @@ def _model_maker(folder: Path) -> Callable[[], Any]:
 
 def _first_rows(network: nn.Module, packed: PackedData, settings: TrainSettings) -> Any:
     """The rows of the batch that the Trainer of every arm takes first."""
-    trainer = make_trainer(network, packed, settings, collator=list, quiet=True)
+    trainer = make_trainer(network, packed, settings, collator=list)
     return next(iter(trainer.get_train_dataloader()))
 
 
@@ -217,13 +217,14 @@ def _heldout_loss(network: nn.Module, documents: Sequence[dict[str, torch.Tensor
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """The demo's own stages are its progress; loading a tiny model ten times is none."""
+    """The demo's own stages are its progress; loading and saving a tiny model ten times is none."""
+    from hermetic.integrations.transformers import without_progress_bars
+
     logging = import_optional("transformers.utils.logging")
     before = logging.get_verbosity()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
     try:
-        yield
+        with without_progress_bars():
+            yield
     finally:
-        logging.enable_progress_bar()
         logging.set_verbosity(before)

@@ -6,18 +6,22 @@ documents reach each other, as measured on the first batch that the Trainer itse
 Price: the probe, once: some twenty passes over at most six documents of that batch.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import ProgressCallback, Trainer
+from transformers import Trainer, TrainerCallback
+from transformers.utils import logging
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.data import PackedData
-from hermetic.errors import LeakError
+from hermetic.errors import LeakError, TrainError
 from hermetic.loss import token_loss
 from hermetic.probe import LeakReport, probe
 
@@ -26,6 +30,21 @@ Row = list[dict[str, Any]]
 
 _PROBED_DOCUMENTS = 6
 """Documents of the first batch that are probed: the cost grows with their number, what is seen hardly does."""
+
+_PROBED_INPUTS = frozenset(
+    {
+        "input_ids",
+        "labels",
+        "position_ids",
+        "cu_seq_lens_q",
+        "cu_seq_lens_k",
+        "max_length_q",
+        "max_length_k",
+        "use_cache",
+        "attention_mask",
+    }
+)
+"""What a batch may bring to be probed: what ``PackedBatch.model_inputs`` gives, and a mask beside it."""
 
 
 class RowDataset(Dataset[Row]):
@@ -39,6 +58,9 @@ class RowDataset(Dataset[Row]):
 
     def __getitem__(self, index: int) -> Row:
         return list(self.packed.documents_of_row(index))
+
+    def __iter__(self) -> Iterator[Row]:
+        return self.packed.rows()
 
 
 class PackedCollator:
@@ -108,7 +130,17 @@ class SealedTrainer(Trainer):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Make a Trainer.
+
+        Raises:
+            TrainError: several GPUs are in sight of one process.
+        """
         super().__init__(*args, **kwargs)
+        if self.args.n_gpu > 1:
+            raise TrainError(
+                f"one process sees {self.args.n_gpu} GPUs, and transformers would cut the stream of documents into as "
+                "many pieces; expected one GPU per process. Start with torchrun, or set CUDA_VISIBLE_DEVICES=0"
+            )
         self.compute_loss_func = packed_token_loss
         self.leak_report: LeakReport | None = None
         """What the probe of the first packed batch found; ``None`` before it and for padded rows."""
@@ -119,29 +151,79 @@ class SealedTrainer(Trainer):
         Raises:
             LeakError: the probe's verdict on the first batch is not ``sealed``. No step was taken.
         """
-        if self.leak_report is None and "cu_seq_lens_q" in inputs:
+        # a lone token has no neighbour, not even when it is cut in two
+        if self.leak_report is None and "cu_seq_lens_q" in inputs and inputs["input_ids"].numel() > 1:
             self.leak_report = probe_first_batch(self.accelerator.unwrap_model(model), inputs)
         loss: torch.Tensor = super().training_step(model, inputs, *args, **kwargs)
         return loss
 
 
-class SilentProgress(ProgressCallback):
-    """The Trainer's progress bar without a line of text for every logged step."""
+class StepMessages(TrainerCallback):
+    """Says of each optimizer step its number, its loss and the time that is left."""
 
-    def on_log(self, *args: Any, **kwargs: Any) -> None:
-        """Say nothing: the losses are in the metrics."""
+    def __init__(self, on_stage: Callable[[str], None]) -> None:
+        self.on_stage = on_stage
+        self.start = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - transformers' names
+        """Start the clock."""
+        self.start = time.perf_counter()
+        self.on_stage(f"step 1 of {state.max_steps:,}")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:  # noqa: ARG002 - transformers' names
+        """Speak of a step; the log of the whole run, at the end, has no loss of a step."""
+        if "loss" in logs:
+            per_step = (time.perf_counter() - self.start) / state.global_step
+            left = timedelta(seconds=round(per_step * (state.max_steps - state.global_step)))
+            self.on_stage(
+                f"step {state.global_step:,} of {state.max_steps:,}, loss {logs['loss']:.4f}, about {left} left"
+            )
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """No bars of transformers, which has one for each model that is loaded or saved."""
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types here
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types here
 
 
 def probe_first_batch(model: torch.nn.Module, inputs: dict[str, Any]) -> LeakReport:
-    """Probe a model on documents of a collated batch, and refuse anything but ``sealed``.
+    """Probe a model on documents of a collated batch, with the arguments that this batch brings.
 
     Raises:
         LeakError: the verdict is not ``sealed``.
+        TrainError: the batch brings arguments that cannot be made for a few of its documents.
     """
-    report = probe(model, documents=_some_documents(inputs))
+    unknown = sorted(set(inputs) - _PROBED_INPUTS)
+    if unknown:
+        raise TrainError(
+            f"the collator gives the model {unknown}, which the probe of the first batch cannot make; expected only "
+            f"{sorted(_PROBED_INPUTS)}. Leave the others out"
+        )
+    report = probe(_called_as(model, inputs), documents=_some_documents(inputs))
     if report.verdict != "sealed":
         raise LeakError(f"training did not start. {report.summary()}")
     return report
+
+
+def _called_as(model: torch.nn.Module, inputs: dict[str, Any]) -> Callable[[PackedBatch], Any]:
+    """The model on other documents, called with the same arguments as on ``inputs``: one more may let them leak."""
+
+    def forward(batch: PackedBatch) -> Any:
+        batch = batch.to(inputs["input_ids"].device)
+        made = batch.model_inputs()
+        made["attention_mask"] = torch.ones_like(made["input_ids"])
+        made["use_cache"] = inputs.get("use_cache")
+        return model(**{name: made[name] for name in inputs if name != "labels"})
+
+    forward.__qualname__ = type(model).__name__  # how the report calls it
+    return forward
 
 
 def _some_documents(inputs: dict[str, Any]) -> list[dict[str, torch.Tensor]]:

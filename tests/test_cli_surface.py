@@ -1,0 +1,119 @@
+"""The commands and options are frozen; help has an example; wrong usage is exit code 2."""
+
+import subprocess
+import sys
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from hermetic.cli import app
+
+COMMON = {"--help", "-h"}
+SURFACE = {
+    "demo": {"--json"},
+    "pack": {
+        "--tokenizer",
+        "--capacity",
+        "--out",
+        "--strategy",
+        "--on-overflow",
+        "--seed",
+        "--trust-remote-code",
+        "--no-trust-remote-code",
+        "--json",
+    },
+    "inspect": {"--json"},
+    "probe": {"--seal", "--attention", "--backend", "--trust-remote-code", "--no-trust-remote-code", "--json"},
+    "train": {
+        "--model",
+        "--data",
+        "--capacity",
+        "--out",
+        "--pack",
+        "--no-pack",
+        "--lora",
+        "--epochs",
+        "--max-steps",
+        "--rows-per-batch",
+        "--accumulation-steps",
+        "--learning-rate",
+        "--gradient-checkpointing",
+        "--seed",
+        "--on-overflow",
+        "--backend",
+        "--trust-remote-code",
+        "--no-trust-remote-code",
+        "--json",
+    },
+}
+ARGUMENTS = {"demo": [], "pack": ["source"], "inspect": ["folder"], "probe": ["model"], "train": []}
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def commands():
+    return typer.main.get_command(app).commands
+
+
+def test_the_commands_options_and_arguments_are_these():
+    found, arguments = {}, {}
+    for name, command in commands().items():
+        options = [p for p in command.params if p.param_type_name == "option"]
+        found[name] = {flag for p in options for flag in (*p.opts, *p.secondary_opts)} - COMMON
+        arguments[name] = [p.name for p in command.params if p.param_type_name == "argument"]
+    assert found == SURFACE
+    assert arguments == ARGUMENTS
+
+
+@pytest.mark.parametrize("command", SURFACE)
+def test_help_shows_every_option_whole_and_an_example(command):
+    for flag in ("--help", "-h"):
+        result = run(command, flag)
+        assert result.exit_code == 0
+        assert f"Example: hermetic {command}" in result.stdout
+        assert all(option in result.stdout for option in SURFACE[command])
+        assert "…" not in result.stdout
+
+
+def test_the_help_of_all_names_each_command_with_a_whole_sentence():
+    result = run("--help")
+    listed = result.stdout.split("Commands:")[1].strip().splitlines()
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in listed] == list(SURFACE)
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nope"],
+        ["pack"],
+        ["train"],
+        ["inspect"],
+        ["probe"],
+        ["pack", "chats.jsonl", "--tokenizer", "model", "--capacity", "many", "--out", "packed"],
+        ["demo", "--nope"],
+        ["inspect", "one", "two"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_says_nothing_on_stdout_but_help(arguments):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "Usage: " in result.stdout + result.stderr
+    if arguments:
+        assert result.stdout == ""
+
+
+def test_the_installed_command_answers():
+    asked = subprocess.run(
+        [sys.executable, "-c", "from hermetic.cli import main; main()", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "pack, seal, prove, train" in asked.stdout
+    assert asked.stderr == ""

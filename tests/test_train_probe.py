@@ -1,0 +1,187 @@
+"""Nothing is trained on a leak: the first batch is probed, as the Trainer collated it, before the first step."""
+
+import itertools
+
+import pytest
+import torch
+import transformers
+from data_helpers import everything_under
+from train_helpers import model_folder, packed_folder, tiny_network, token_file, weights_of
+
+from hermetic.errors import LeakError, TrainError
+from hermetic.integrations import transformers as integration
+from hermetic.integrations.transformers import PackedCollator, PaddedCollator, RowDataset, SealedTrainer
+from hermetic.seal import seal
+from hermetic.train import TrainSettings, fit, make_trainer, train
+
+
+class RecordingCollator(PackedCollator):
+    def __init__(self):
+        super().__init__()
+        self.batches = []
+
+    def __call__(self, rows):
+        self.batches.append(super().__call__(rows))
+        return dict(self.batches[-1])
+
+
+class OnesCollator(PackedCollator):
+    """Adds the argument that makes a model look for no packed documents."""
+
+    def __call__(self, rows):
+        inputs = super().__call__(rows)
+        return inputs | {"attention_mask": torch.ones_like(inputs["input_ids"])}
+
+
+def test_the_batch_that_is_probed_is_the_batch_that_is_trained_first(tmp_path):
+    packed = packed_folder(tmp_path, [5, 9, 12, 3, 7, 8, 11, 2, 6, 4], capacity=16)
+    network, collator, calls = seal(tiny_network()), RecordingCollator(), []
+    trainer = make_trainer(network, packed, TrainSettings(max_steps=1), collator=collator)
+
+    def record(_module, _args, kwargs):
+        calls.append((trainer.leak_report is None, kwargs["input_ids"]))
+
+    network.register_forward_pre_hook(record, with_kwargs=True, prepend=True)
+    trainer.train()
+    first = collator.batches[0]
+    trained_on = [ids for probing, ids in calls if not probing]
+    probed_on = [ids for probing, ids in calls if probing]
+    assert len(trained_on) == 1
+    assert torch.equal(trained_on[0], first["input_ids"])
+    assert any(torch.equal(ids, first["input_ids"]) for ids in probed_on)
+    edges = first["cu_seq_lens_q"].tolist()
+    assert list(trainer.leak_report.lengths) == [end - start for start, end in itertools.pairwise(edges)]
+
+
+def test_the_probe_of_many_documents_takes_a_few_that_are_spread_over_the_batch():
+    inputs = PackedCollator()([[{"input_ids": [10 + index, 50]} for index in range(20)]])
+    chosen = integration._some_documents(inputs)
+    assert [int(document["input_ids"][0]) for document in chosen] == [10, 14, 18, 22, 26]
+
+
+def test_a_lone_document_is_probed_as_two_halves():
+    inputs = PackedCollator()([[{"input_ids": [5, 6, 7, 8, 9]}]])
+    halves = [document["input_ids"].tolist() for document in integration._some_documents(inputs)]
+    assert halves == [[5, 6, 7], [8, 9]]
+
+
+def test_lone_tokens_have_no_neighbour_to_probe(tmp_path):
+    packed = packed_folder(tmp_path, [1, 1, 1], capacity=1)
+    with pytest.warns(UserWarning, match="0 targets"):
+        result = fit(seal(tiny_network()), packed, TrainSettings())
+    assert result.report is None
+    assert result.losses == (0.0, 0.0, 0.0)
+
+
+def test_a_leak_stops_training_before_the_first_step(tmp_path):
+    packed = packed_folder(tmp_path, [5, 9, 12, 3, 7, 8], capacity=16)
+    network = tiny_network()
+    before = weights_of(network)
+    with pytest.raises(LeakError, match=r"^training did not start\..*leak") as caught:
+        fit(network, packed, TrainSettings(learning_rate=1e-2), collator=OnesCollator())
+    assert caught.value.code == "HE501"
+    assert torch.equal(weights_of(network), before)
+
+
+def test_the_same_arguments_do_not_leak_through_a_sealed_model(tmp_path):
+    packed = packed_folder(tmp_path, [5, 9, 12, 3, 7, 8], capacity=16)
+    result = fit(seal(tiny_network()), packed, TrainSettings(max_steps=1), collator=OnesCollator())
+    assert result.report.verdict == "sealed"
+    assert result.report.subject == "LlamaForCausalLM"
+
+
+def test_padded_rows_have_nothing_to_probe(tmp_path):
+    packed = packed_folder(tmp_path, [5, 9, 3], capacity=16)
+    assert fit(tiny_network(), packed, TrainSettings(max_steps=1), pack=False).report is None
+
+
+def test_arguments_that_the_probe_cannot_make_are_refused(tmp_path):
+    class Tagged(PackedCollator):
+        def __call__(self, rows):
+            inputs = super().__call__(rows)
+            return inputs | {"token_type_ids": torch.zeros_like(inputs["input_ids"])}
+
+    packed = packed_folder(tmp_path, [5, 9, 3], capacity=16)
+    with pytest.raises(TrainError, match=r"collator gives the model \['token_type_ids'\].*Leave the others out"):
+        fit(seal(tiny_network()), packed, TrainSettings(), collator=Tagged())
+
+
+def test_the_probe_can_make_whatever_the_packed_collator_gives():
+    assert set(OnesCollator()([[{"input_ids": [1, 2]}]])) == integration._PROBED_INPUTS
+
+
+def test_one_process_with_several_gpus_is_refused(tmp_path):
+    arguments = transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[], remove_unused_columns=False)
+    arguments._n_gpu = 2
+    packed = packed_folder(tmp_path, [5, 9, 3], capacity=16)
+    with pytest.raises(TrainError, match=r"one process sees 2 GPUs.*torchrun"):
+        SealedTrainer(
+            model=tiny_network(), args=arguments, train_dataset=RowDataset(packed), data_collator=PaddedCollator()
+        )
+
+
+class LongRowLeakConfig(transformers.LlamaConfig):
+    model_type = "hermetic_test_long_row_leak"
+
+
+class LongRowLeakForCausalLM(transformers.LlamaForCausalLM):
+    """Leaks in rows of more than 32 tokens, which the few tokens of the seal's own check do not show."""
+
+    config_class = LongRowLeakConfig
+
+    def forward(self, *args, **kwargs):
+        output = super().forward(*args, **kwargs)
+        if output.logits.shape[1] > 32:
+            output.logits = output.logits + output.logits.mean(dim=1, keepdim=True)
+        return output
+
+
+@pytest.fixture
+def leaky_model(tmp_path):
+    transformers.AutoConfig.register(LongRowLeakConfig.model_type, LongRowLeakConfig, exist_ok=True)
+    transformers.AutoModelForCausalLM.register(LongRowLeakConfig, LongRowLeakForCausalLM, exist_ok=True)
+    folder = model_folder(tmp_path / "model")
+    network = LongRowLeakForCausalLM.from_pretrained(folder, config=LongRowLeakConfig.from_pretrained(folder))
+    network.save_pretrained(folder)
+    return folder
+
+
+def test_a_leak_that_only_long_rows_show_is_found_and_nothing_is_written(tmp_path, leaky_model):
+    data = token_file(tmp_path / "documents.jsonl", [20, 18, 15, 24, 30, 9])
+    before = everything_under(tmp_path)
+    with pytest.raises(LeakError, match="training did not start"):
+        train(model=leaky_model, data=data, out=tmp_path / "tuned", capacity=64)
+    assert everything_under(tmp_path) == before
+
+
+def test_a_plain_trainer_isolates_restarting_positions_because_it_turns_the_cache_off(tmp_path):
+    """Positions that restart and no mask: a leak with the default cache, none in the Trainer's call."""
+    network = tiny_network()
+    rows = [{"input_ids": list(range(20, 28)), "position_ids": [0, 1, 2, 0, 1, 2, 3, 4]}]
+    rows[0]["labels"] = [-100, *rows[0]["input_ids"][1:3], -100, *rows[0]["input_ids"][4:]]
+    inputs = {name: torch.tensor([values]) for name, values in rows[0].items() if name != "labels"}
+    with torch.no_grad():
+        alone = [network(input_ids=ids, use_cache=False).logits for ids in inputs["input_ids"].split([3, 5], dim=1)]
+
+    def differences(logits):
+        return [float((a - b).abs().max()) for a, b in zip(logits.detach().split([3, 5], dim=1), alone, strict=True)]
+
+    by_hand = differences(network(**inputs).logits)
+    seen = []
+    network.register_forward_hook(lambda _module, _args, output: seen.append(output.logits))
+    transformers.Trainer(
+        model=network,
+        args=transformers.TrainingArguments(
+            output_dir=str(tmp_path),
+            max_steps=1,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        ),
+        train_dataset=rows,
+    ).train()
+    assert by_hand[0] < 1e-5
+    assert by_hand[1] > 1
+    assert len(seen) == 1
+    assert max(differences(seen[0])) < 1e-5
