@@ -175,6 +175,7 @@ def _probed(load: Callable[[], Any], rows: Sequence[Any]) -> tuple[LeakReport, L
         ).logits
         return logits
 
+    naive.__qualname__ = f"{type(plain).__name__} packed naively"  # how the report calls it
     return probe(naive, documents=documents), probe(sealed, documents=documents)
 
 
