@@ -10,6 +10,8 @@ from hermetic.attention.options import AttentionOptions
 from hermetic.attention.reference import visible
 from hermetic.batch import Boundaries
 
+NAMES = ("output", "gradient of q", "gradient of k", "gradient of v")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:

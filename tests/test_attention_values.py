@@ -4,15 +4,13 @@ import math
 
 import pytest
 import torch
-from attention_helpers import Problem, problem, problems, rounding_bounds
+from attention_helpers import NAMES, Problem, problem, problems, rounding_bounds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermetic.attention import packed_attention
 from hermetic.batch import Boundaries
 from hermetic.batch.dialects import dense_mask
-
-NAMES = ("output", "gradient of q", "gradient of k", "gradient of v")
 
 
 def assert_within(found, exact, bounds):
