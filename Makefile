@@ -36,9 +36,10 @@ check: $(READY)  ## lint, check the format, check the types
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-bench: $(READY)  ## measure planning and attention on the CPU
+bench: $(READY)  ## measure planning, attention and the probe's noise floor on the CPU
 	$(RUN) benchmarks/plan.py
 	$(RUN) benchmarks/attention.py
+	$(RUN) benchmarks/noise_floor.py
 
 # -W default: a GPU machine brings its own versions of torch and transformers, and their warnings are not ours.
 gpu: $(READY)  ## run the GPU tests and the attention benchmark; fails without a CUDA device

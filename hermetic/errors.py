@@ -7,7 +7,7 @@ that scripts may match on. The code never changes its meaning; messages may be r
     ├── PlanError (ValueError)             HE100  lengths, capacity or policy do not make a plan
     │   ├── DocumentTooLongError           HE101  a document does not fit and on_overflow is "error"
     │   ├── ConservationError              HE102  a plan lost, repeated or invented a document
-    │   └── PlanFileError                  HE103  a saved plan cannot be read
+    │   └── PlanFileError                  HE103  a saved plan cannot be read or written
     ├── BoundariesError (ValueError)       HE200  lengths, edges, ids or positions do not describe documents
     ├── BatchError (ValueError)            HE210  documents do not make a batch
     │   └── DocumentError                  HE211  one document is malformed
@@ -17,7 +17,8 @@ that scripts may match on. The code never changes its meaning; messages may be r
     │   └── NonFiniteError                 HE311  a supervised token has NaN or infinite logits
     ├── SealError (RuntimeError)           HE400  a module cannot be made watertight
     ├── ProbeError (RuntimeError)          HE500  an instrument cannot run
-    │   └── LeakError                      HE501  the probe found a leak and was told to raise
+    │   ├── LeakError                      HE501  the probe found a leak and was told to raise
+    │   └── UnsupportedError               HE502  a model runs documents alone and fails on packed ones
     ├── DataError (ValueError)             HE600  documents cannot be read, rendered or written
     │   ├── SourceError                    HE601  a source file is missing, empty or malformed
     │   ├── RecordError                    HE602  one record of a source is malformed
@@ -55,7 +56,7 @@ class ConservationError(PlanError):
 
 
 class PlanFileError(PlanError):
-    """A file does not hold a readable plan."""
+    """A plan cannot be read from a file or written to one."""
 
     code = "HE103"
 
@@ -118,6 +119,12 @@ class LeakError(ProbeError):
     """The probe found that documents reach each other."""
 
     code = "HE501"
+
+
+class UnsupportedError(ProbeError):
+    """A model runs each document alone and fails on packed ones."""
+
+    code = "HE502"
 
 
 class DataError(HermeticError, ValueError):

@@ -5,10 +5,10 @@ or a habit adds a mask that masks nothing, and isolation is off.
 """
 
 import torch
+from tiny import build, show
 from transformers import LlamaForCausalLM
 
 import hermetic
-from tiny import build, show
 
 model = build(LlamaForCausalLM)
 

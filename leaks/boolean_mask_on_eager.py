@@ -5,11 +5,11 @@ the very same mask isolates.
 """
 
 import torch
+from tiny import build, show
 from transformers import LlamaForCausalLM
 
 import hermetic
 from hermetic.batch.dialects import dense_mask
-from tiny import build, show
 
 model = build(LlamaForCausalLM)
 model.set_attn_implementation("eager")

@@ -5,10 +5,10 @@ loop of one's own does not. With a cache, positions that restart are not read as
 """
 
 import torch
+from tiny import build, show
 from transformers import LlamaForCausalLM
 
 import hermetic
-from tiny import build, show
 
 model = build(LlamaForCausalLM)
 

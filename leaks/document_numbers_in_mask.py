@@ -5,10 +5,10 @@ mean "look at it", and the row is one document.
 """
 
 import torch
+from tiny import build, show
 from transformers import LlamaForCausalLM
 
 import hermetic
-from tiny import build, show
 
 model = build(LlamaForCausalLM)
 

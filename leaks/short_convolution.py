@@ -4,10 +4,10 @@ No attention mask can stop it. Only the first tokens of a document change, which
 hide.
 """
 
+from tiny import build, show
 from transformers import Lfm2ForCausalLM
 
 import hermetic
-from tiny import build, show
 
 model = build(Lfm2ForCausalLM, layer_types=["conv", "full_attention"])
 

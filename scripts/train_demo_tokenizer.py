@@ -59,9 +59,7 @@ def train() -> Tokenizer:
         show_progress=False,
     )
     drawn = conversations(count=TRAINING_CONVERSATIONS, seed=TRAINING_SEED)
-    tokenizer.train_from_iterator(
-        (message["content"] for one in drawn for message in one["messages"]), trainer
-    )
+    tokenizer.train_from_iterator((message["content"] for one in drawn for message in one["messages"]), trainer)
     return tokenizer
 
 

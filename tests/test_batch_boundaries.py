@@ -67,9 +67,7 @@ def test_views_have_the_promised_dtypes_and_counts_are_python_ints():
     assert boundaries.position_ids.dtype == torch.int64
     assert boundaries.document_ids.dtype == torch.int32
     assert boundaries.lengths.dtype == torch.int64
-    assert all(
-        type(n) is int for n in (boundaries.max_seqlen, boundaries.num_tokens, boundaries.num_documents)
-    )
+    assert all(type(n) is int for n in (boundaries.max_seqlen, boundaries.num_tokens, boundaries.num_documents))
 
 
 @given(lengths=lengths_with_empties)
@@ -94,9 +92,7 @@ def test_lengths_edges_and_document_ids_describe_the_same_boundaries(lengths):
 
     assert Boundaries.from_cu_seqlens(edges) == boundaries
     last = max((index for index, length in enumerate(lengths) if length), default=-1)
-    assert Boundaries.from_document_ids(boundaries.document_ids) == Boundaries.from_lengths(
-        lengths[: last + 1]
-    )
+    assert Boundaries.from_document_ids(boundaries.document_ids) == Boundaries.from_lengths(lengths[: last + 1])
 
 
 @given(lengths=lengths_with_empties, tail=st.integers(0, 5))
@@ -109,9 +105,7 @@ def test_a_tail_in_document_ids_is_not_part_of_the_boundaries(lengths, tail):
     assert Boundaries.from_document_ids(ids) == Boundaries.from_document_ids(real.document_ids)
 
 
-@pytest.mark.parametrize(
-    "form", [list, tuple, np.array, torch.tensor, lambda v: np.array(v, dtype=np.uint16)]
-)
+@pytest.mark.parametrize("form", [list, tuple, np.array, torch.tensor, lambda v: np.array(v, dtype=np.uint16)])
 def test_lists_arrays_and_tensors_are_read_alike(form):
     expected = Boundaries.from_lengths([3, 0, 2])
 

@@ -177,7 +177,9 @@ def test_no_documents_are_not_a_batch():
         collate([])
 
 
-@pytest.mark.parametrize("mask", [[False, True, True], np.array([False, True, True]), torch.tensor([False, True, True])])
+@pytest.mark.parametrize(
+    "mask", [[False, True, True], np.array([False, True, True]), torch.tensor([False, True, True])]
+)
 def test_a_loss_mask_of_booleans_means_what_one_of_integers_means(mask):
     of_booleans = collate([{"input_ids": [5, 6, 7], "loss_mask": mask}])
     of_integers = collate([{"input_ids": [5, 6, 7], "loss_mask": [0, 1, 1]}])

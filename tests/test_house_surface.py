@@ -27,9 +27,7 @@ PUBLIC_NAMES = {
     "unseal",
 }
 
-ENTRY = re.compile(
-    r"^(?P<indent>[ │]*)[├└]── (?P<name>\w+)(?: \((?P<builtin>\w+)\))? +(?P<code>HE\d+) +(?P<rest>.+)$"
-)
+ENTRY = re.compile(r"^(?P<indent>[ │]*)[├└]── (?P<name>\w+)(?: \((?P<builtin>\w+)\))? +(?P<code>HE\d+) +(?P<rest>.+)$")
 
 
 def test_the_public_names_are_exactly_these():

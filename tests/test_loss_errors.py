@@ -22,9 +22,7 @@ def test_a_broken_logit_of_a_supervised_token_is_an_error_that_names_document_an
     logits = torch.zeros(6, 8)
     logits[3, 2] = value
 
-    with pytest.raises(
-        NonFiniteError, match=r"document 1, token 1 \(slot 4\) has the loss nan.*mask the token"
-    ):
+    with pytest.raises(NonFiniteError, match=r"document 1, token 1 \(slot 4\) has the loss nan.*mask the token"):
         loss_of(logits, BATCH)
 
 
@@ -64,9 +62,7 @@ def test_logits_that_do_not_fit_the_batch_are_refused_with_the_reason(logits, me
             loss_of(logits, BATCH)
 
 
-@pytest.mark.parametrize(
-    "denominator", [0, -1, math.nan, math.inf, True, "6", torch.tensor([6]), torch.tensor(0)]
-)
+@pytest.mark.parametrize("denominator", [0, -1, math.nan, math.inf, True, "6", torch.tensor([6]), torch.tensor(0)])
 def test_a_denominator_that_is_no_positive_number_is_refused(denominator):
     with pytest.raises(LossError, match=r"denominator is .*, expected a finite number or 0-d tensor above 0"):
         packed_loss(torch.zeros(6, 8), BATCH, denominator=denominator)

@@ -26,9 +26,7 @@ class Bigram(torch.nn.Module):
 def train_one_step(rank, folder, denominator):
     """What each rank does: its own document, its own loss, gradients averaged by DDP."""
     torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS
-    )
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
     model = DistributedDataParallel(Bigram())
     batch = batch_of((A, B)[rank])
     loss = packed_loss(model(batch.input_ids), batch, denominator=denominator)

@@ -193,9 +193,7 @@ token_lists = st.lists(st.lists(st.integers(0, 7), max_size=6), min_size=1, max_
 
 
 def random_table():
-    return torch.randn(
-        VOCABULARY, VOCABULARY, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-    )
+    return torch.randn(VOCABULARY, VOCABULARY, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
 @given(tokens=token_lists, data=st.data())
@@ -221,9 +219,7 @@ def test_the_loss_does_not_depend_on_order_packing_padding_or_accumulation(token
     }
     for reduction, count in counts.items():
         whole, gradient = outcome(tokens, reduction=reduction)
-        parts, parts_gradient = outcome(
-            shuffled[:cut], shuffled[cut:], reduction=reduction, denominator=count
-        )
+        parts, parts_gradient = outcome(shuffled[:cut], shuffled[cut:], reduction=reduction, denominator=count)
         assert parts == pytest.approx(whole, abs=1e-12)
         torch.testing.assert_close(parts_gradient, gradient, rtol=0, atol=1e-12)
 

@@ -10,6 +10,7 @@ from hermetic.attention import packed_attention
 from hermetic.batch.dialects import additive_mask
 from hermetic.probe import instruments as measuring
 from hermetic.probe.subject import subject_from
+from hermetic.seal.measure import perturbed_by_roundings
 
 LENGTHS = (11, 13, 6, 1)
 
@@ -198,6 +199,46 @@ def test_the_noise_floors_hold_in_every_dtype(name, dtype):
 
     assert report.findings == ()
     assert report.verdict == "sealed"
+
+
+def scaled_by_the_longest(mixed, batch):
+    """What rotary scaling by the longest position of a row does: no content is carried, and lengths count."""
+    return mixed * (0.9 if batch.boundaries.max_seqlen > 10 else 1.0)
+
+
+def test_a_document_that_its_neighbours_lengths_reach_is_row_length_dependent():
+    report = hermetic.probe(as_function(Attending(scaled_by_the_longest)), lengths=(8, 24, 6))
+
+    assert report.verdict == "row_length_dependent"
+    assert report.findings[0].code == "HM204"
+    assert report.findings[0].size == float(report.equivalence.max()) > 1e-2
+    assert not report.influence.any()
+    assert hermetic.probe(as_function(Attending(scaled_by_the_longest)), lengths=(8, 9, 6)).verdict == "sealed"
+
+
+def test_the_noise_floor_is_above_what_another_shape_does_and_below_what_length_does():
+    config = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    model = hermetic.seal(tiny("llama", max_position_embeddings=16, rope_parameters=config))
+    within, beyond = hermetic.probe(model, lengths=(8, 10, 6)), hermetic.probe(model, lengths=(8, 24, 6))
+
+    assert within.verdict == "sealed"
+    assert beyond.verdict == "row_length_dependent"
+    assert float(within.equivalence.max()) < 10 * within.noise_floor < float(beyond.equivalence.max())
+    assert float(beyond.equivalence.max()) > 1e3 * beyond.noise_floor
+
+
+def test_a_perturbed_run_moves_every_module_by_one_rounding_and_leaves_no_hook():
+    linear = nn.Linear(4, 4)
+    x = torch.ones(3, 4)
+    exact = linear(x)
+
+    with perturbed_by_roundings(0):
+        moved = linear(x)
+
+    eps = torch.finfo(torch.float32).eps
+    assert not torch.equal(moved, exact)
+    torch.testing.assert_close(moved, exact, rtol=2 * eps, atol=0)
+    assert torch.equal(linear(x), exact)
 
 
 def test_the_noise_floor_runs_no_document_longer_than_it_is():

@@ -269,11 +269,25 @@ def test_a_probe_of_which_no_instrument_ran_is_never_sealed():
     assert report.instruments == ("solo",)
     assert {name for name, _ in report.not_run} == {"swap", "gradient"}
 
-    def not_finite_on_half_a_document(batch):  # which only the noise floor of solo runs
-        return without_embedding(batch) / (batch.input_ids[0] != 3 or batch.num_slots != 1)
+    linear = nn.Linear(32, 8)
 
-    with pytest.raises(ProbeError, match=r"no instrument could run: all tokens .* are 3.*no torch.nn.Embedding.*NaN"):
-        hermetic.probe(not_finite_on_half_a_document, documents=single_id)
+    def without_backward(batch):  # which only the parameter gradients of solo need
+        return WithoutBackward.apply(linear(without_embedding(batch)))
+
+    with pytest.raises(
+        ProbeError, match=r"no instrument could run: all tokens .* are 3.*no torch.nn.Embedding.*broken"
+    ):
+        hermetic.probe(without_backward, documents=single_id)
+
+
+class WithoutBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx, logits):
+        return logits.clone()
+
+    @staticmethod
+    def backward(_ctx, _upstream):
+        raise NotImplementedError("the backward of this kernel is broken")
 
 
 def test_running_out_of_memory_is_not_blamed_on_packing():

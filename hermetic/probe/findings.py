@@ -6,7 +6,7 @@ import torch
 
 from hermetic.batch import PackedBatch
 from hermetic.errors import ProbeError
-from hermetic.probe.instruments import Equivalence, with_document_replaced
+from hermetic.probe.instruments import Equivalence, among_equals, with_document_replaced
 from hermetic.probe.observe import Observation, restarts
 from hermetic.probe.report import Finding
 from hermetic.probe.subject import Subject
@@ -15,7 +15,7 @@ from hermetic.seal.measure import FLOOR_FACTOR, first_leaking_module
 if TYPE_CHECKING:
     from hermetic.probe.probe import Measurements
 
-_SEAL = "Call hermetic.seal(model)"
+_SEAL = "Call hermetic.seal(model), which isolates its documents or names the module that it cannot isolate"
 
 
 def leak_findings(subject: Subject, batch: PackedBatch, measured: "Measurements") -> list[Finding]:
@@ -80,7 +80,7 @@ def _causes(observation: Observation | None) -> list[Finding]:
                 size=float(mask.numel()),
                 unit="ones",
                 where="attention_mask",
-                way_out=f"Leave it out, or {_SEAL[0].lower()}{_SEAL[1:]}",
+                way_out="Leave it out, or call hermetic.seal(model)",
             )
         )
     if observation.caches:
@@ -91,7 +91,7 @@ def _causes(observation: Observation | None) -> list[Finding]:
                 size=1.0,
                 unit="cache",
                 where="use_cache",
-                way_out=f"Pass use_cache=False, or {_SEAL[0].lower()}{_SEAL[1:]}",
+                way_out="Pass use_cache=False, or call hermetic.seal(model)",
             )
         )
     return found
@@ -146,6 +146,26 @@ def equivalence_findings(equivalence: Equivalence | None) -> list[Finding]:
             )
         )
     return found
+
+
+def length_findings(subject: Subject, batch: PackedBatch, equivalence: Equivalence | None) -> list[Finding]:
+    """A document that is as it is alone among copies of itself, and not among neighbours of other lengths."""
+    if equivalence is None:
+        return []
+    worst = int(torch.argmax(equivalence.logits))
+    difference, noise = float(equivalence.logits[worst]), FLOOR_FACTOR * equivalence.noise_floor
+    if difference <= noise or among_equals(subject, batch, worst) > noise:
+        return []
+    return [
+        Finding(
+            code="HM204",
+            what="a document's logits depend on the lengths of its neighbours, not on their content",
+            size=difference,
+            unit=f"logits (noise floor {equivalence.noise_floor:.1e})",
+            where=f"document {worst}",
+            way_out="Keep documents below the length at which the model rescales its positions (dynamic NTK, longrope)",
+        )
+    ]
 
 
 def causality_finding(size: float) -> Finding:

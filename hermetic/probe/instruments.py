@@ -9,8 +9,8 @@ solo       packed against alone, logits and parameter gradients, judged     leak
            by a noise floor measured in place
 =========  ==============================================================  ==============================
 
-Cost for D documents: ``D + 1`` forwards (swap); one forward and ``D + 1`` backwards (gradient); ``6 D``
-forwards and ``3 D`` backwards over single documents or halves of them, and three packed ones (solo).
+Cost for D documents: ``D + 1`` forwards (swap); one forward and ``D + 1`` backwards (gradient); seven forwards
+and two backwards over the batch and two forwards and a backward over each document (solo).
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,17 +20,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from hermetic.batch import Boundaries, PackedBatch, collate
+from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import ProbeError
 from hermetic.loss import packed_loss
 from hermetic.probe.subject import Subject
 from hermetic.seal.measure import (
+    UNMEASURED_ROUNDINGS,
     GradientInfluence,
     frozen,
     gradient_influence,
     largest_difference,
     noise_floor,
+    perturbed_by_roundings,
 )
 
 MAX_COMPARED_PARAMETERS = 2**25
@@ -96,11 +98,11 @@ class Equivalence:
     logits: torch.Tensor
     """``[D]`` float64: largest logit difference of each document."""
     noise_floor: float
-    """Largest logit difference that another shape alone makes."""
+    """Largest logit difference that rounding alone may make."""
     gradients: float | None
     """Relative difference of the parameter gradients; ``None`` when none requires one or the logits are detached."""
     gradient_floor: float | None
-    """The relative difference of parameter gradients that another shape alone makes."""
+    """The relative difference of parameter gradients that rounding alone may make."""
 
 
 def solo(subject: Subject, batch: PackedBatch) -> Equivalence:
@@ -110,7 +112,7 @@ def solo(subject: Subject, batch: PackedBatch) -> Equivalence:
     with torch.no_grad():
         packed = subject.logits(batch).split(list(lengths))
         alone = [subject.logits(document) if document.boundaries.num_tokens else None for document in documents]
-        floor = noise_floor(lambda ids: subject.logits(collate([{"input_ids": ids}])), [d.input_ids for d in documents])
+        floor = noise_floor(lambda: subject.logits(batch))
     differences = [0.0 if a is None else largest_difference(p, a) for p, a in zip(packed, alone, strict=True)]
     gradients, gradient_floor = _gradient_equivalence(subject, batch, documents)
     return Equivalence(
@@ -119,6 +121,19 @@ def solo(subject: Subject, batch: PackedBatch) -> Equivalence:
         gradients=gradients,
         gradient_floor=gradient_floor,
     )
+
+
+def among_equals(subject: Subject, batch: PackedBatch, document: int) -> float:
+    """How far a document's logits move from alone to its place in a row of copies of itself: equal neighbours."""
+    ids = batch.unpack(batch.input_ids)[document]
+    length, count = ids.numel(), batch.boundaries.num_documents
+    with torch.no_grad():
+        copies = subject.logits(_row(ids.repeat(count), [length] * count)).split(length)
+        return largest_difference(copies[document], subject.logits(_row(ids, [length])))
+
+
+def _row(ids: torch.Tensor, lengths: Sequence[int]) -> PackedBatch:
+    return collate([{"input_ids": part} for part in ids.split(list(lengths))])
 
 
 def documents_of(batch: PackedBatch) -> Iterator[dict[str, torch.Tensor]]:
@@ -130,7 +145,7 @@ def documents_of(batch: PackedBatch) -> Iterator[dict[str, torch.Tensor]]:
 def _gradient_equivalence(
     subject: Subject, batch: PackedBatch, documents: Sequence[PackedBatch]
 ) -> tuple[float | None, float | None]:
-    """Relative distances to the gradient of the documents alone: of the packed one, and of another shape."""
+    """The relative difference between packed and alone, and the one that rounding alone may make."""
     compared = _compared_parameters(subject)
     supervised = [document for document in documents if document.num_supervised_tokens]
     if not compared or not supervised or not _has_backward(subject, batch):
@@ -138,27 +153,15 @@ def _gradient_equivalence(
     count = batch.num_supervised_tokens
     alone = _gradients(subject, supervised, compared, count)
     packed = _gradients(subject, [batch], compared, count)
-    parts = [part for document in supervised for part in _in_two_parts(document) if part.num_supervised_tokens]
-    in_parts = _gradients(subject, parts, compared, count)
     size = float(torch.linalg.vector_norm(alone))
     if size == 0.0:
         return float(torch.linalg.vector_norm(packed)), 0.0
+    with perturbed_by_roundings(subject.seed):
+        perturbed = _gradients(subject, [batch], compared, count)
     rounding = max(torch.finfo(parameter.dtype).eps for parameter in compared)
-    floor = max(float(torch.linalg.vector_norm(in_parts - alone)) / size, rounding)
+    noise = float(torch.linalg.vector_norm(perturbed - packed)) / size
+    floor = max(noise, rounding) if noise else UNMEASURED_ROUNDINGS * rounding
     return float(torch.linalg.vector_norm(packed - alone)) / size, floor
-
-
-def _in_two_parts(document: PackedBatch) -> tuple[PackedBatch, PackedBatch]:
-    """The first half with its labels, and the whole with the other labels: other shapes, the same sum of losses."""
-    half = (document.num_slots + 1) // 2
-    other_labels = document.labels.clone()
-    other_labels[:half] = IGNORE_INDEX
-    first_half = PackedBatch(
-        input_ids=document.input_ids[:half],
-        labels=document.labels[:half],
-        boundaries=Boundaries.from_lengths([half]),
-    )
-    return first_half, replace(document, labels=other_labels)
 
 
 def _has_backward(subject: Subject, batch: PackedBatch) -> bool:

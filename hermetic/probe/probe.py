@@ -17,18 +17,19 @@ import torch
 from torch import nn
 
 from hermetic.batch import PackedBatch, collate
-from hermetic.errors import ProbeError
+from hermetic.errors import ProbeError, UnsupportedError
 from hermetic.probe import instruments as measuring
 from hermetic.probe.findings import (
     causality_finding,
     equivalence_findings,
     leak_findings,
+    length_findings,
     position_findings,
     unsupported_finding,
 )
 from hermetic.probe.observe import Observation, observe
 from hermetic.probe.report import Finding, LeakReport, Verdict
-from hermetic.probe.subject import Forward, Subject, UnsupportedError, packed_run, subject_from
+from hermetic.probe.subject import Forward, Subject, packed_run, subject_from
 from hermetic.seal.measure import FLOOR_FACTOR, GradientInfluence
 
 INSTRUMENTS = ("swap", "gradient", "solo")
@@ -181,22 +182,23 @@ def _judge(subject: Subject, batch: PackedBatch, measured: Measurements) -> tupl
         return "not_causal", [causality_finding(measured.gradients.future), *positions]
     differences = equivalence_findings(measured.equivalence)
     if positions or differences:
-        return "distortion", [*positions, *differences]
+        lengths = [] if positions else length_findings(subject, batch, measured.equivalence)
+        return "row_length_dependent" if lengths else "distortion", [*lengths, *positions, *differences]
     return "sealed", []
 
 
 def _leaks(measured: Measurements) -> bool:
-    """Gradients decide where they ran; a swap alone decides beyond the noise floor.
+    """Gradients decide where they ran, and a swap alone where they did not.
 
-    Mixtures of experts change the shapes of their products with the routing, so a swap moves the last bits
-    of other documents there while no gradient crosses.
+    Where no gradient crosses, a swap counts beyond the noise floor: mixtures of experts change the shapes of
+    their products with the routing, which moves the last bits of other documents.
     """
     moved = 0.0 if measured.influence is None else float(measured.influence.max())
     if measured.gradients is not None:
         across = measured.gradients.across.clone().fill_diagonal_(0.0)
         if float(across.max()) != 0.0:
             return True
-    elif measured.equivalence is None:
+    else:
         return moved != 0.0
     floor = 0.0 if measured.equivalence is None else measured.equivalence.noise_floor
     return moved > FLOOR_FACTOR * floor

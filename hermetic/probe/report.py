@@ -48,7 +48,7 @@ class LeakReport:
     gradient_equivalence: float | None
     """Relative difference of parameter gradients between packed and alone."""
     noise_floor: float | None
-    """Largest logit difference that another shape alone makes on this subject and dtype."""
+    """Largest logit difference that rounding alone may make on this subject, batch and dtype."""
     instruments: tuple[str, ...]
     """The instruments that ran."""
     not_run: tuple[tuple[str, str], ...]

@@ -14,19 +14,13 @@ import torch
 from torch import nn
 
 from hermetic.batch import PackedBatch, collate
-from hermetic.errors import ProbeError
+from hermetic.errors import ProbeError, UnsupportedError
 from hermetic.seal.measure import evaluation
 
 Forward = Callable[[PackedBatch], Any]
 
 _FAILURES = (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError)
 """What models raise when they cannot run an input."""
-
-
-class UnsupportedError(ProbeError):
-    """The subject runs a document alone and fails on packed ones."""
-
-    code = "HE502"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -163,26 +163,49 @@ def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a.double() - b.double()).abs().max())
 
 
-def noise_floor(
-    solo: Callable[[torch.Tensor], torch.Tensor], documents: Sequence[torch.Tensor], *, causal: bool = True
-) -> float:
-    """Largest logit difference that another shape alone makes.
+_DRAWS = 3
+"""Perturbed runs per noise floor; the largest counts."""
 
-    Each document is run alone, and its first half alone; under a causal model nothing but the shape of the
-    matrix products changes for the tokens they share. No run is longer than the document, which may be as long
-    as the model allows. Never below one rounding of the largest logit, which is all that can be said of a model
-    that is not ``causal``.
+UNMEASURED_ROUNDINGS = 100
+"""Noise floor, in roundings of the largest logit, of a subject that has no module to perturb."""
+
+
+def noise_floor(run: Run) -> float:
+    """Largest logit difference that rounding alone may make, measured on this very model, batch and dtype.
+
+    The model is run again with the output of each of its innermost modules moved by one rounding, up or down at
+    random; how far the logits move is what another kernel, shape or order of summation may do. Lengths and
+    neighbours are the same in all runs, so nothing that packing does to a document is taken for noise.
     """
-    floor = 0.0
-    for document in documents:
-        if document.numel() == 0:
-            continue
-        whole = solo(document)
-        floor = max(floor, float(whole.abs().max()) * torch.finfo(whole.dtype).eps)
-        if causal:
-            half = (document.numel() + 1) // 2
-            floor = max(floor, largest_difference(whole[:half], solo(document[:half])))
-    return floor
+    exact = run()
+    rounding = float(exact.abs().max()) * torch.finfo(exact.dtype).eps
+    noise = 0.0
+    for seed in range(_DRAWS):
+        with perturbed_by_roundings(seed):
+            noise = max(noise, largest_difference(exact, run()))
+    return max(noise, rounding) if noise else UNMEASURED_ROUNDINGS * rounding
+
+
+@contextmanager
+def perturbed_by_roundings(seed: int) -> Iterator[None]:
+    """Move each floating output of every module without children by one rounding, at random, for the duration."""
+    generators: dict[torch.device, torch.Generator] = {}
+
+    def hook(module: nn.Module, _arguments: tuple[Any, ...], output: Any) -> Any:
+        if next(module.children(), None) is not None:
+            return None
+        if not isinstance(output, torch.Tensor) or not output.is_floating_point():
+            return None
+        if output.device not in generators:
+            generators[output.device] = torch.Generator(output.device).manual_seed(seed)
+        signs = torch.randint(0, 2, output.shape, generator=generators[output.device], device=output.device)
+        return output * (1 + torch.finfo(output.dtype).eps * (2 * signs.to(output.dtype) - 1))
+
+    handle = nn.modules.module.register_module_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def first_leaking_module(

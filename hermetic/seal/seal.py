@@ -53,7 +53,7 @@ class SealReport:
     equivalence: float
     """Largest logit difference between a packed document and the same document alone."""
     noise_floor: float
-    """Largest logit difference that another batch shape alone makes on this model and dtype."""
+    """Largest logit difference that rounding alone may make on this model and dtype."""
 
 
 @dataclass(kw_only=True, slots=True)
