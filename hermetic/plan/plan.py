@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hermetic.errors import ConservationError, PlanError, PlanFileError
-from hermetic.plan import arguments, bound, conservation, overflow, plan_file
+from hermetic.plan import arguments, balance, bound, conservation, overflow, plan_file
 from hermetic.plan.arrays import IntArray, owned
 from hermetic.plan.fragments import Fragments
 
@@ -229,3 +229,29 @@ class Plan:
             f"<Plan {self.strategy}: {self.num_documents} documents in {self.num_rows} rows of "
             f"{self.capacity} tokens, utilization {self.utilization:.4f}, {self.lost_tokens} tokens lost>"
         )
+
+    def assign(
+        self,
+        ranks: int,
+        *,
+        cost: tuple[float, float] = balance.DEFAULT_COST,
+        rows_per_rank: int = 1,
+        seed: int = 0,
+    ) -> balance.Assignment:
+        """Give every data-parallel rank the same number of rows and, step by step, nearly the same work.
+
+        Args:
+            ranks: data-parallel ranks.
+            cost: ``(a, b)``: a row costs ``a * tokens + b * sum(length²)``, measured or estimated. The default is that
+                of a dense transformer of width 4,096.
+            rows_per_rank: rows of each rank in a step, micro-batches and accumulation together.
+            seed: of the order of the steps.
+
+        Returns:
+            Rows of every rank and step, the rows that remain, and how even the work is.
+
+        Raises:
+            PlanError: an argument is not as described.
+        """
+        work = balance.work_of_rows(self._piece_lengths()[self.order], self.row_offsets, cost)
+        return balance.assign_rows(work, ranks, rows_per_rank=rows_per_rank, seed=seed)
