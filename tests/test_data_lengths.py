@@ -155,7 +155,7 @@ def test_the_summary_counts_what_the_plan_holds(tmp_path):
     summary = plan_lengths(json_file(tmp_path, lengths), capacity=10, on_overflow="split")
     plan = plan_rows(lengths, 10, on_overflow="split")
     assert (summary.documents, summary.empty_documents, summary.tokens, summary.longest) == (8, 1, 45, 25)
-    assert (summary.rows, summary.lower_bound, summary.optimal, summary.gap) == (5, 5, True, 0.0)
+    assert (summary.rows, summary.lower_bound, summary.certified, summary.gap) == (5, 5, True, 0.0)
     assert (summary.documents_cut, summary.fragments, summary.lost_tokens) == (1, 3, 0)
     assert summary.utilization == plan.utilization == 0.9
     assert summary.documents_per_row == len(plan.order) / 5
@@ -231,3 +231,10 @@ def test_a_sparkline_has_a_character_for_each_bar_and_shows_even_a_single_docume
     )
     assert sparkline(bars) == "1 █ ▁▄ 128"
     assert sparkline(()) == ""
+
+
+def test_a_plan_above_its_bound_is_not_called_certified(tmp_path):
+    summary = plan_lengths(json_file(tmp_path, [3, 3, 2, 2, 2]), capacity=6, strategy="next_fit")
+    assert (summary.rows, summary.lower_bound, summary.certified, summary.gap) == (2, 2, True, 0.0)
+    summary = plan_lengths(json_file(tmp_path, [2, 5, 1, 4]), capacity=6, strategy="next_fit")
+    assert (summary.rows, summary.lower_bound, summary.certified, summary.gap) == (3, 2, False, 0.5)

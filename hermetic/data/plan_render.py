@@ -35,7 +35,7 @@ def _counts(summary: PlanSummary) -> Table:
     table = Table(title=summary.path, show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(justify="right")
-    proof = "no plan has fewer" if summary.optimal else f"{summary.gap:.3%} above the bound"
+    proof = "no plan has fewer" if summary.certified else f"{summary.gap:.3%} above the bound"
     limit = "" if summary.max_documents_per_row is None else f", at most {summary.max_documents_per_row:,} in a row"
     for name, value in (
         ("read from", summary.kind),

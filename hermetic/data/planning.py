@@ -61,7 +61,7 @@ class PlanSummary:
     gap: float
     """Rows above the lower bound, as a share of it: no plan of these pieces can save more."""
 
-    optimal: bool
+    certified: bool
     """No plan of these pieces has fewer rows, for this one has as few as the bound."""
 
     utilization: float
@@ -168,7 +168,7 @@ def _summary(source: DocumentLengths, plan: Plan, seconds: float, alternatives: 
         rows=plan.num_rows,
         lower_bound=bound,
         gap=(plan.num_rows - bound) / bound if bound else 0.0,
-        optimal=plan.num_rows == bound,
+        certified=plan.num_rows == bound,
         utilization=plan.utilization,
         documents_per_row=float(per_row.mean()) if len(per_row) else 0.0,
         most_documents_in_a_row=int(per_row.max(initial=0)),
