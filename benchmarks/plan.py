@@ -17,9 +17,10 @@ to agree.
 
 The gap is rows above the lower bound of these lengths, uncut. Seconds and documents/s are those of repeated calls, with
 memory that the process holds already. One more run starts with memory given back to the system and shows what a single
-call costs: cold seconds, and as peak memory what the resident set grew by (Linux only). A stable argsort is the
-yardstick: any planner that sorts documents pays about that much. Set OMP_NUM_THREADS=1 to hold everyone to one core.
-The last line of the output is one JSON document.
+call costs: cold seconds, and as peak memory what the resident set grew by (Linux only; memory that an allocator of the
+packer's own, such as Arrow's, held already does not show). A stable argsort is the yardstick: any planner that sorts
+documents pays about that much. Set OMP_NUM_THREADS=1 to hold everyone to one core. The last line of the output is one
+JSON document.
 """
 
 import argparse
@@ -200,7 +201,7 @@ def measured(contestant: Contestant, lengths: IntArray, capacity: int) -> Outcom
         seconds=min(times),
         cold_seconds=cold_seconds,
         documents_per_second=len(lengths) / min(times),
-        peak_bytes_per_document=(peak - before) / len(lengths) if peak else None,
+        peak_bytes_per_document=max(peak - before, 0) / len(lengths) if peak else None,
         runs=len(times),
     )
 
