@@ -72,6 +72,20 @@ def test_a_read_only_array_of_the_width_that_a_plan_keeps_is_not_copied(dtype):
     assert plan_rows(lengths, 4, on_overflow="truncate").lengths is lengths
 
 
+def test_a_foreign_array_that_cannot_be_exchanged_is_refused():
+    class Elsewhere(OnlyDlpack):
+        def __dlpack__(self, **_):
+            raise BufferError("the data is on another device")
+
+    with pytest.raises(PlanError, match=r"of type Elsewhere do not turn into a NumPy array .*another device"):
+        plan_rows(Elsewhere(np.array([1])), 4)
+
+
+def test_more_documents_than_a_plan_can_index_are_refused():
+    with pytest.raises(PlanError, match=r"there are 2147483648 documents; expected at most 2147483647"):
+        plan_rows(np.broadcast_to(np.int8(1), 2**31), 4)
+
+
 def test_lengths_that_32_bits_do_not_hold_are_kept_in_64():
     plan = plan_rows([2**40, 3], 4, on_overflow="truncate")
     assert plan.lengths.tolist() == [2**40, 3]

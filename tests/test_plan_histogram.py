@@ -93,7 +93,7 @@ def test_a_trillion_documents_are_planned_exactly():
         ([1, True], r"the number of documents of 2 tokens is True, a boolean"),
         (np.ones((2, 2), np.int64), r"counts of type ndarray has 2 dimensions; expected the number of documents"),
         (7, r"counts of type int has 0 dimensions"),
-        ({3: 2**62}, r"holds 4611686018427387904 documents of 13835058055282163712 tokens; expected at most"),
+        ({3: 2**61}, r"holds 2305843009213693952 documents of 6917529027641081856 tokens; expected at most"),
     ],
 )
 def test_counts_that_are_no_histogram_are_refused_by_name(counts, message):

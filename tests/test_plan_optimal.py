@@ -101,6 +101,14 @@ def test_tables_that_would_not_fit_into_memory_are_refused_before_they_are_made(
         plan_rows(lengths, 1_000_003, strategy="optimal")
 
 
+def test_rows_too_large_for_exact_sums_of_prices_are_refused():
+    lengths = [5_000_000, 4_000_000, 3_000_001, 3_000_000, 3_000_000, 2_000_001, 1_999_998]
+    with pytest.raises(PlanError, match=r"rows of up to 4194304 units of align, and this is 11000000\. Raise align"):
+        plan_rows(lengths, 11_000_000, strategy="optimal")
+    with pytest.raises(PlanError, match=r"prices prove nothing for a row of 11000000 units of align"):
+        dataclasses.replace(plan_rows(lengths, 11_000_000), prices=np.zeros(6, np.int64))
+
+
 def test_every_way_into_the_optimum_keeps_the_ledger():
     lengths = np.random.default_rng(3).integers(0, 400, size=500)
     for policy in ("truncate", "split", "drop"):

@@ -167,7 +167,7 @@ def _from_elements(values: Sequence[Any]) -> IntArray:
 def _from_array(lengths: npt.ArrayLike) -> IntArray:
     try:
         array = _as_array(lengths)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
         raise PlanError(
             f"lengths of type {type(lengths).__name__} do not turn into a NumPy array ({error}); "
             "hand in a list of ints or an array in main memory"

@@ -36,8 +36,8 @@ def _rows_by_count(num_pieces: int, limit: int | None) -> int:
 
 def _martello_toth(histogram: Histogram, capacity: int) -> int:
     sizes, counts = histogram.sizes[::-1], histogram.counts[::-1]
-    # number[i] and volume[i]: pieces of the i smallest sizes and their volume. A row is an int32 and there are
-    # fewer than 2**31 pieces, so no sum leaves int64.
+    # number[i] and volume[i]: pieces of the i smallest sizes and their volume. Pieces above half a row need less
+    # than twice their volume in rows, and that volume is below 2**62, so no sum leaves int64.
     number = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     volume = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts * sizes)])
     half = np.searchsorted(sizes, capacity // 2, side="right")

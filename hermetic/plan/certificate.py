@@ -20,6 +20,10 @@ PRICE_OF_A_ROW = 1 << 40
 """Prices of a linear program, which are fractions of a row, are rounded to this many parts of one."""
 
 
+LARGEST_SPACE = 1 << 22
+"""The largest row, in units of ``align``: its pieces are worth at most ``2**62``, so 64 bits hold every sum."""
+
+
 def rows_from_prices(histogram: Histogram, prices: IntArray, capacity: int) -> int:
     """Return the rows that pieces of these ``prices`` need at least.
 
@@ -36,8 +40,12 @@ def rows_from_prices(histogram: Histogram, prices: IntArray, capacity: int) -> i
     return rows_from_worth(histogram, prices, most)
 
 
-def check_prices(histogram: Histogram, prices: IntArray) -> None:
-    """Raise ``PlanError`` unless there is one price for each size, from 0 to that of a row."""
+def check_prices(histogram: Histogram, prices: IntArray, capacity: int) -> None:
+    """Raise ``PlanError`` unless there is one price for each size, from 0 to that of a row, and sums fit."""
+    if capacity > LARGEST_SPACE:
+        raise PlanError(
+            f"prices prove nothing for a row of {capacity} units of align; expected at most {LARGEST_SPACE}"
+        )
     if len(prices) != len(histogram.sizes):
         raise PlanError(f"prices has {len(prices)} entries for {len(histogram.sizes)} distinct sizes of pieces")
     strange = (prices < 0) | (prices > PRICE_OF_A_ROW)

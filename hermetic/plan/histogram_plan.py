@@ -16,13 +16,16 @@ import numpy.typing as npt
 
 from hermetic.errors import ConservationError, DocumentTooLongError, PlanError
 from hermetic.plan import arguments, bound, certificate
-from hermetic.plan.arrays import INT64_MAX, IntArray, owned
+from hermetic.plan.arrays import IntArray, owned
 from hermetic.plan.best_fit import best_fit_blocks
 from hermetic.plan.histogram import Histogram
 from hermetic.plan.optimal import optimal_blocks
 
 Pattern: TypeAlias = tuple[tuple[int, int], ...]
 Counts: TypeAlias = tuple[tuple[int, int], ...]
+
+# Bounds compare whole rows with the volume, so twice the tokens must fit into 64 bits.
+_MOST_TOKENS = 2**62
 
 _STRATEGIES = ("best_fit_decreasing", "optimal")
 
@@ -66,7 +69,7 @@ class HistogramPlan:
             )
         if self.prices is not None:
             object.__setattr__(self, "prices", owned(self.prices, "prices"))
-            certificate.check_prices(self._histogram(), self.prices)
+            certificate.check_prices(self._histogram(), self.prices, self.capacity // self.align)
         self._check_conservation()
 
     def _check_conservation(self) -> None:
@@ -223,9 +226,9 @@ def _read_counts(counts: Any) -> Counts:
         for length, number in given
     ]
     documents, tokens = sum(number for _, number in pairs), sum(length * number for length, number in pairs)
-    if max(documents, tokens) > INT64_MAX:
+    if max(documents, tokens) > _MOST_TOKENS:
         raise PlanError(
-            f"the histogram holds {documents} documents of {tokens} tokens; expected at most {INT64_MAX}. "
+            f"the histogram holds {documents} documents of {tokens} tokens; expected at most {_MOST_TOKENS}. "
             "Plan in several parts"
         )
     return tuple(sorted((length, number) for length, number in pairs if number))

@@ -19,6 +19,7 @@ from hermetic.errors import PlanError
 from hermetic.plan import bound
 from hermetic.plan.best_fit import best_fit_blocks
 from hermetic.plan.blocks import Blocks, blocks_from_columns
+from hermetic.plan.certificate import LARGEST_SPACE
 from hermetic.plan.column_generation import Relaxation, relaxed
 from hermetic.plan.histogram import Histogram, Int64Array
 from hermetic.plan.knapsack import packets_from_histogram
@@ -66,7 +67,7 @@ def optimal_blocks(histogram: Histogram, capacity: int, seconds: float) -> Optim
     """Return the fewest rows that were found in ``seconds``, and what proves how few are possible.
 
     Raises:
-        PlanError: the tables of the knapsack would not fit into memory.
+        PlanError: the tables of the knapsack would not fit into memory, or its sums into 64 bits.
     """
     start = time.monotonic()
     deadline = start + seconds
@@ -89,6 +90,11 @@ def optimal_blocks(histogram: Histogram, capacity: int, seconds: float) -> Optim
 
 
 def _refuse_large_tables(histogram: Histogram, capacity: int) -> None:
+    if capacity > LARGEST_SPACE:
+        raise PlanError(
+            f"strategy 'optimal' plans rows of up to {LARGEST_SPACE} units of align, and this is {capacity}. Raise "
+            "align, or choose best_fit_decreasing"
+        )
     cells = len(packets_from_histogram(histogram, capacity).key) * (capacity + 1)
     if cells > _MOST_CELLS:
         raise PlanError(

@@ -81,7 +81,7 @@ class Plan:
         self._check_cuts()
         self._check_conservation()
         if self.prices is not None:
-            certificate.check_prices(self._piece_histogram(), self.prices)
+            certificate.check_prices(self._piece_histogram(), self.prices, self.capacity // self.align)
 
     def _check_cuts(self) -> None:
         cuts = self.on_overflow == "split"
