@@ -87,6 +87,49 @@ def demo(*, as_json: AsJson = False) -> None:
     _out.print(render(result))
 
 
+@app.command(epilog="Example: hermetic plan lengths.npy --capacity 4096 --compare")
+@_reports_errors
+def plan(
+    lengths: Annotated[
+        Path, typer.Argument(help="A .npy, .parquet or .json file of lengths or counts, or a packed folder.")
+    ],
+    *,
+    capacity: Annotated[int | None, typer.Option(help="Tokens per row; default: what the file states.")] = None,
+    column: Annotated[str | None, typer.Option(help="Column of a Parquet file with lengths or tokens.")] = None,
+    strategy: Annotated[
+        str, typer.Option(help="best_fit_decreasing, optimal, next_fit, or concat_then_split (pretraining only).")
+    ] = "best_fit_decreasing",
+    on_overflow: OnOverflow = "error",
+    max_documents_per_row: Annotated[int | None, typer.Option(help="Most documents or fragments in a row.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the order of rows and of who shares one.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Show what other ways would take.")] = False,
+    save: Annotated[Path | None, typer.Option(help="Write the plan here, for hermetic.Plan.load.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan rows from document lengths alone and say how near the optimum they are; exit code 1 on lost tokens."""
+    from hermetic.data import plan_lengths, render_plan
+
+    with _stages(quiet=as_json) as on_stage:
+        summary = plan_lengths(
+            lengths,
+            capacity=capacity,
+            column=column,
+            strategy=strategy,
+            on_overflow=on_overflow,
+            max_documents_per_row=max_documents_per_row,
+            seed=seed,
+            compare=compare,
+            save=save,
+            on_stage=on_stage,
+        )
+    if as_json:
+        _print_json(dataclasses.asdict(summary))
+    else:
+        _out.print(render_plan(summary))
+    if summary.lost_tokens:
+        raise typer.Exit(1)
+
+
 @app.command(epilog="Example: hermetic pack chats.jsonl --tokenizer ./model --capacity 4096 --out packed")
 @_reports_errors
 def pack(

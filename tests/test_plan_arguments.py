@@ -36,8 +36,66 @@ EXPECTED = [[0], [2, 1]]
 def test_every_kind_of_integer_array_gives_the_same_plan(lengths):
     plan = plan_rows(lengths, 4)
     assert [row.tolist() for row in plan.rows()] == EXPECTED
-    assert plan.lengths.dtype == np.int64
+    assert plan.lengths.dtype == np.int32
     assert plan.lengths.tolist() == [4, 1, 3]
+
+
+class OnlyDlpack:
+    """What a foreign tensor library offers."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class OnlyArrow:
+    """What a foreign column of a table offers."""
+
+    def __arrow_array__(self, type=None):  # noqa: A002 - the name is Arrow's
+        return pa.array([4, 1, 3], type)
+
+
+@pytest.mark.parametrize("lengths", [OnlyDlpack(np.array([4, 1, 3])), OnlyArrow()])
+def test_an_array_that_only_speaks_an_exchange_protocol_is_read(lengths):
+    assert [row.tolist() for row in plan_rows(lengths, 4).rows()] == EXPECTED
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_a_read_only_array_of_the_width_that_a_plan_keeps_is_not_copied(dtype):
+    lengths = np.array([4, 1, 2**31 if dtype is np.int64 else 3], dtype)
+    lengths.setflags(write=False)
+    assert plan_rows(lengths, 4, on_overflow="truncate").lengths is lengths
+
+
+def test_a_foreign_array_that_cannot_be_exchanged_is_refused():
+    class Elsewhere(OnlyDlpack):
+        def __dlpack__(self, **_):
+            raise BufferError("the data is on another device")
+
+    with pytest.raises(PlanError, match=r"of type Elsewhere do not turn into a NumPy array .*another device"):
+        plan_rows(Elsewhere(np.array([1])), 4)
+
+
+def test_more_documents_than_a_plan_can_index_are_refused():
+    with pytest.raises(PlanError, match=r"there are 2147483648 documents; expected at most 2147483647"):
+        plan_rows(np.broadcast_to(np.int8(1), 2**31), 4)
+
+
+def test_lengths_that_32_bits_do_not_hold_are_kept_in_64():
+    plan = plan_rows([2**40, 3], 4, on_overflow="truncate")
+    assert plan.lengths.tolist() == [2**40, 3]
+    assert (plan.lengths.dtype, plan.order.dtype) == (np.int64, np.int32)
+
+
+def test_a_document_of_two_billion_tokens_costs_no_table_of_its_size():
+    plan = plan_rows([2**31 - 1, 2**31 - 2, 1], 2**31 - 1)
+    assert [row.tolist() for row in plan.rows()] == [[0], [1, 2]]
+    assert plan.lower_bound == 2
 
 
 def test_a_range_is_a_sequence_of_lengths():
@@ -106,8 +164,8 @@ def test_a_numpy_integer_is_a_capacity():
     ("options", "message"),
     [
         (
-            {"strategy": "optimal"},
-            r"strategy is 'optimal'; expected one of: best_fit_decreasing, next_fit, concat_then_split",
+            {"strategy": "first_fit"},
+            r"strategy is 'first_fit'; expected one of: best_fit_decreasing, optimal, next_fit, concat_then_split",
         ),
         ({"strategy": None}, r"strategy is None; expected one of"),
         ({"on_overflow": "wrap"}, r"on_overflow is 'wrap'; expected one of: error, truncate, split, drop"),
@@ -115,6 +173,21 @@ def test_a_numpy_integer_is_a_capacity():
         ({"max_documents_per_row": 1.5}, r"max_documents_per_row is 1\.5, a float"),
         ({"seed": -1}, r"seed is -1; expected a whole number of at least 0"),
         ({"seed": False}, r"seed is False, a boolean"),
+        ({"epoch": 1}, r"epoch is 1, but seed is None: without a seed all epochs are the same"),
+        ({"epoch": -1, "seed": 0}, r"epoch is -1; expected a whole number of at least 0"),
+        ({"align": 0}, r"align is 0; expected a whole number of at least 1"),
+        ({"align": 3}, r"align is 3 and does not divide the capacity 4; .* nearest capacities are 3 and 6"),
+        ({"align": 16}, r"align is 16 and does not divide the capacity 4; .* nearest capacities are 16 and 16"),
+        ({"time_limit": 9}, r"time_limit is 9, but strategy 'best_fit_decreasing' takes no time worth limiting"),
+        ({"strategy": "optimal", "time_limit": 0}, r"time_limit is 0; expected seconds above 0"),
+        ({"strategy": "optimal", "time_limit": float("nan")}, r"time_limit is nan; expected seconds above 0"),
+        ({"strategy": "optimal", "time_limit": float("inf")}, r"time_limit is inf; expected seconds above 0"),
+        ({"strategy": "optimal", "time_limit": "60"}, r"time_limit is '60', a str; expected a number of seconds"),
+        ({"strategy": "optimal", "time_limit": True}, r"time_limit is True, a bool; expected a number of seconds"),
+        (
+            {"strategy": "optimal", "max_documents_per_row": 2},
+            r"max_documents_per_row is 2, and strategy 'optimal' cannot keep to it: .*best_fit_decreasing",
+        ),
     ],
 )
 def test_an_option_that_does_not_exist_is_refused_with_those_that_do(options, message):

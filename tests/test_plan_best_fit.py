@@ -22,6 +22,7 @@ def best_fit_decreasing_one_by_one(lengths, capacity, limit=None):
     """The definition: longest first, tightest row first, among equally tight rows the latest arrival."""
     rows = []
     longest_first = sorted(range(len(lengths)), key=lambda document: -lengths[document])
+    longest_first = [document for document in longest_first if lengths[document] > 0]
     for clock, document in enumerate(longest_first):
         fitting = [
             row for row in rows if row.free >= lengths[document] and (limit is None or len(row.documents) < limit)
@@ -34,6 +35,23 @@ def best_fit_decreasing_one_by_one(lengths, capacity, limit=None):
         row.free -= lengths[document]
         row.arrived = clock
     return [row.documents for row in rows]
+
+
+def best_fit_decreasing_in_groups(lengths, capacity):
+    """The same definition with a stack of rows for each free space, fast enough for thousands of documents."""
+    rows, stacks = [], {}
+    for document in sorted(range(len(lengths)), key=lambda document: -lengths[document]):
+        free = min((space for space in stacks if space >= lengths[document]), default=None)
+        if free is None:
+            rows.append([])
+            row, free = len(rows) - 1, capacity
+        else:
+            row = stacks[free].pop()
+            if not stacks[free]:
+                del stacks[free]
+        rows[row].append(document)
+        stacks.setdefault(free - lengths[document], []).append(row)
+    return rows
 
 
 def rows_of(plan):
@@ -97,17 +115,33 @@ def test_among_equally_tight_rows_the_latest_arrival_is_filled_first():
     assert rows_of(plan_rows([7, 7, 2, 2], 10)) == [[0, 3], [1, 2]]
 
 
-def test_empty_documents_are_placed_in_the_tightest_row_and_cost_nothing():
+def test_empty_documents_are_counted_and_not_placed():
     plan = plan_rows([0, 4, 3, 0], 4)
-    assert rows_of(plan) == [[1, 0, 3], [2]]
+    assert rows_of(plan) == [[1], [2]]
+    assert (plan.num_documents, plan.num_empty, plan.empty.tolist()) == (4, 2, [0, 3])
     assert plan.placed_tokens == 7
 
 
-def test_empty_documents_alone_fill_one_row_of_no_tokens():
+def test_empty_documents_alone_make_no_row():
     plan = plan_rows([0, 0, 0], 4)
-    assert rows_of(plan) == [[0, 1, 2]]
-    assert plan.utilization == 0.0
-    assert plan.lower_bound == 1
+    assert rows_of(plan) == []
+    assert (plan.num_documents, plan.num_empty, plan.lower_bound, plan.utilization) == (3, 3, 0, 1.0)
+
+
+@pytest.mark.parametrize("capacity", [2**22 - 1, 2**22, 2**24 + 1, 2**29])
+@pytest.mark.parametrize("limit", [None, 3])
+def test_the_rows_are_the_same_where_neighbouring_free_spaces_share_a_place(capacity, limit):
+    generator = np.random.default_rng(capacity)
+    steps = generator.integers(1, 20, size=300) * (capacity // 37) + generator.integers(0, 9, size=300)
+    lengths = np.minimum(steps, capacity)
+    plan = plan_rows(lengths, capacity, max_documents_per_row=limit)
+    assert rows_of(plan) == best_fit_decreasing_one_by_one(lengths.tolist(), capacity, limit)
+
+
+def test_many_equal_documents_are_placed_as_one_group():
+    lengths = np.repeat([700, 400, 90], [5_000, 7_000, 11_000])
+    plan = plan_rows(lengths, 1_000)
+    assert rows_of(plan) == best_fit_decreasing_in_groups(lengths.tolist(), 1_000)
 
 
 def test_no_documents_make_no_rows():

@@ -24,6 +24,10 @@ DROPPED = plan_rows([9, 4, 2], 4, on_overflow="drop")
 CUT = plan_rows([5, 2], 4, on_overflow="split")
 
 
+EMPTY = plan_rows([4, 0], 4)
+ALIGNED = plan_rows([1, 2], 4)
+
+
 def with_fragments(**changes):
     return {"fragments": dataclasses.replace(CUT.fragments, **changes)}
 
@@ -62,16 +66,23 @@ def test_the_plans_that_the_damage_below_starts_from_are_sound():
             {"order": ints(1, 2, 0), "row_offsets": ints(0, 1, 2, 3)},
             r"document 0 is in row 2, but it is longer than a row and dropped",
         ),
-        (CUT, {"order": ints(0, 2, 2)}, r"fragment 1 is in no row"),
+        (EMPTY, {"order": ints(0, 1), "row_offsets": ints(0, 2)}, r"document 1 is in row 0, but it is empty"),
+        (ALIGNED, {"align": 4}, r"row 0 holds 8 tokens in slots of 4, more than the capacity 4"),
+        (CUT, {"order": ints(0, 2, 2)}, r"fragment 2 is placed 2 times, in rows \[1, 1\]"),
+        (CUT, {"order": ints(0, 2), "row_offsets": ints(0, 1, 2)}, r"fragment 1 is in no row"),
         (CUT, {"lengths": ints(6, 2)}, r"fragment 1 \(document 0, start 4, length 1\): it is the last one"),
         (CUT, {"lengths": ints(4, 2)}, r"fragment 1 \(document 0, start 4, length 1\): it reaches outside"),
-        (CUT, {"lengths": ints(5, 2, 0)}, r"document 2 has no fragment"),
+        (CUT, {"lengths": ints(5, 2, 1)}, r"document 2 has no fragment"),
         (CUT, {"lengths": ints(5)}, r"fragment 2 \(document 1, .*\): there are 1 documents"),
         (CUT, with_fragments(document=ints(0, 0, -1)), r"fragment 2 \(document -1, .*there are 2 documents"),
         (CUT, with_fragments(start=ints(0, 3, 0)), r"fragment 1 .*: it does not start where the fragment"),
         (CUT, with_fragments(start=ints(1, 4, 0)), r"fragment 0 .*: it does not start where the fragment"),
         (CUT, with_fragments(length=ints(4, 1, 1)), r"fragment 2 .*: it is the last one and does not reach"),
-        (CUT, with_fragments(length=ints(4, 0, 2)), r"fragment 1 .*: it is empty, but its document is not"),
+        (
+            CUT,
+            with_fragments(length=ints(4, 0, 2)),
+            r"fragment 1 .*: it is empty, and an empty document has no fragment",
+        ),
         (CUT, with_fragments(length=ints(4, -1, 2)), r"fragment 1 .*: it reaches outside of its document"),
         (
             CUT,
@@ -104,6 +115,12 @@ def test_every_kind_of_damage_is_refused_and_names_the_first_offender(plan, chan
         (WHOLE, {"order": np.zeros(4)}, r"order must be .*but it is shape \(4,\), float64"),
         (WHOLE, {"row_offsets": np.zeros((1, 2), np.int64)}, r"row_offsets must be .*shape \(1, 2\), int64"),
         (WHOLE, {"seed": 1.0}, r"seed is 1\.0, a float"),
+        (WHOLE, {"epoch": 1}, r"epoch is 1, but seed is None"),
+        (WHOLE, {"align": 3}, r"align is 3 and does not divide the capacity 4"),
+        (WHOLE, {"order": np.array([0, 2**64 - 1], np.uint64)}, r"order holds 18446744073709551615; expected at most"),
+        (WHOLE, {"prices": ints(1, 2)}, r"prices has 2 entries for 3 distinct sizes of pieces"),
+        (WHOLE, {"prices": ints(1, 2, -3)}, r"the price of size 1 is -3; expected 0 to 1099511627776"),
+        (WHOLE, {"prices": ints(2**41, 2, 3)}, r"the price of size 3 is 2199023255552; expected 0 to"),
         (WHOLE, {"max_documents_per_row": 0}, r"max_documents_per_row is 0"),
     ],
 )

@@ -24,6 +24,8 @@ def next_fit_one_by_one(lengths, capacity, limit):
     rows = []
     free = -1
     for document, length in enumerate(lengths):
+        if length == 0:
+            continue
         if length > free or (limit is not None and len(rows[-1]) == limit):
             rows.append([])
             free = capacity
@@ -73,9 +75,16 @@ def test_concat_then_split_makes_fragments_in_the_order_of_document_and_start():
     assert len(plan.fragments) == 4
 
 
-def test_concat_then_split_keeps_an_empty_document_in_a_full_row():
+def test_concat_then_split_makes_no_fragment_of_an_empty_document():
     plan = plan_rows([4, 0, 1], 4, strategy="concat_then_split")
-    assert pieces_of(plan) == [[(0, 0, 4), (1, 0, 0)], [(2, 0, 1)]]
+    assert pieces_of(plan) == [[(0, 0, 4)], [(2, 0, 1)]]
+    assert (plan.num_empty, plan.empty.tolist()) == (1, [1])
+
+
+def test_concat_then_split_rounds_the_share_of_each_fragment_up_to_align():
+    plan = plan_rows([3, 6], 8, strategy="concat_then_split", align=4)
+    assert pieces_of(plan) == [[(0, 0, 3), (1, 0, 4)], [(1, 4, 2)]]
+    assert (plan.lower_bound, plan.placed_slots, plan.utilization) == (2, 12, 9 / 16)
 
 
 def test_concat_then_split_closes_a_row_early_at_the_document_limit():

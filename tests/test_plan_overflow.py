@@ -76,7 +76,7 @@ def test_dropping_every_document_leaves_a_plan_without_rows():
 
 def test_splitting_a_multiple_of_the_capacity_makes_no_empty_fragment():
     plan = plan_rows([8, 0], 4, on_overflow="split")
-    assert plan.fragments.length.tolist() == [4, 4, 0]
+    assert plan.fragments.length.tolist() == [4, 4]
 
 
 @pytest.mark.parametrize("options", [{"on_overflow": "split"}, {"strategy": "concat_then_split"}])
@@ -95,6 +95,7 @@ def test_a_cut_into_more_fragments_than_a_plan_can_index_is_refused(options):
     seed=st.none() | st.integers(0, 9),
 )
 def test_every_token_is_in_exactly_one_row_or_counted_as_lost(*, lengths, capacity, strategy, policy, limit, seed):
+    limit = None if strategy == "optimal" else limit
     plan = plan_rows(lengths, capacity, strategy=strategy, on_overflow=policy, max_documents_per_row=limit, seed=seed)
     placed = placed_tokens_by_document(plan)
     assert len(set(placed)) == len(placed)
@@ -106,6 +107,7 @@ def test_every_token_is_in_exactly_one_row_or_counted_as_lost(*, lengths, capaci
     assert all(plan.row_pieces(row)[2].sum() <= capacity for row in range(plan.num_rows))
     assert all(1 <= len(row) <= (limit or len(row)) for row in plan.rows())
     held = np.concatenate([np.empty(0, np.int64), *(plan.row_pieces(row)[0] for row in range(plan.num_rows))])
-    assert set(held.tolist()) | set(plan.dropped.tolist()) == set(range(len(lengths)))
+    assert set(held.tolist()) | set(plan.dropped.tolist()) | set(plan.empty.tolist()) == set(range(len(lengths)))
+    assert plan.num_empty == len(plan.empty) == lengths.count(0)
     assert plan.lower_bound <= plan.num_rows
     assert 0.0 <= plan.utilization <= 1.0

@@ -58,3 +58,16 @@ def test_a_seed_shuffles_the_rows_even_when_no_two_lengths_are_equal():
     exchanged = plan_rows(range(1, 60), 59, seed=3)
     assert neighbours(exchanged) == neighbours(natural)
     assert [row.tolist() for row in exchanged.rows()] != [row.tolist() for row in natural.rows()]
+
+
+def test_every_epoch_pairs_other_neighbours_at_the_same_number_of_rows():
+    plans = [plan_rows(LENGTHS, 16, seed=7, epoch=epoch) for epoch in range(4)]
+    assert len({frozenset(neighbours(plan)) for plan in plans}) == 4
+    assert {plan.num_rows for plan in plans} == {plan_rows(LENGTHS, 16).num_rows}
+    assert plan_rows(LENGTHS, 16, seed=7, epoch=3) == plans[3]
+    assert plan_rows(LENGTHS, 16, seed=7) == plans[0]
+
+
+def test_the_shuffle_of_a_seed_is_the_same_on_every_platform_and_release():
+    plan = plan_rows([4, 4, 4, 4, 2, 2, 2, 2, 1, 1], 6, seed=2024, epoch=1)
+    assert [row.tolist() for row in plan.rows()] == [[0, 6], [1, 7], [2, 5], [9, 8], [3, 4]]

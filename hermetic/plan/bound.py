@@ -1,53 +1,50 @@
 """How few rows any plan could have: a certificate beside the plan.
 
-**Algorithm.** Martello and Toth's bound L2 (1990) from the histogram of lengths. For every threshold k:
-pieces above ``capacity - k`` share a row with nothing of k tokens or more, pieces above half the capacity
-never share a row with each other, and the pieces from k to half the capacity fill what room those leave, then
-new rows. The threshold 0 contains the volume bound ``ceil(tokens / capacity)``.
-**Guarantee.** No plan of these pieces has fewer rows; the bound is not always reached.
-**Price.** O(pieces + longest piece), vectorised.
+**Algorithm.** Martello and Toth's bound L2 (1990) from the histogram of sizes. For every threshold k: pieces
+above ``capacity - k`` share a row with nothing of size k or more, pieces above half the capacity never share a
+row with each other, and the pieces from k to half the capacity fill what room those leave, then new rows. Only
+thresholds that are a size, or 0, can matter; 0 contains the volume bound ``ceil(volume / capacity)``.
+**Guarantee.** No plan of these pieces has fewer rows; the bound is not always reached. Prices from column
+generation (see ``certificate``) prove more, where somebody computed them.
+**Price.** O(distinct sizes x log) from a histogram.
 """
 
 import numpy as np
 
-from hermetic.plan.arrays import IntArray
+from hermetic.plan.histogram import Histogram
 
 
-def fewest_rows(lengths: IntArray, capacity: int, limit: int | None) -> int:
-    """Return a number of rows that no plan of whole pieces of these ``lengths`` can go below.
+def fewest_rows(histogram: Histogram, capacity: int, limit: int | None) -> int:
+    """Return a number of rows that no plan of whole pieces of these sizes can go below.
 
     Example:
-        Lengths ``[6, 6, 6]`` at capacity 10: 18 tokens need 2 rows by volume, but no two share a row: 3.
+        Sizes ``[6, 6, 6]`` at capacity 10: a volume of 18 needs 2 rows, but no two pieces share a row: 3.
     """
-    if len(lengths) == 0:
+    if histogram.num_pieces == 0:
         return 0
-    return max(_martello_toth(lengths, capacity), rows_by_count(len(lengths), limit))
+    return max(_martello_toth(histogram, capacity), _rows_by_count(histogram.num_pieces, limit))
 
 
-def fewest_rows_of_stream(num_tokens: int, num_documents: int, capacity: int, limit: int | None) -> int:
+def fewest_rows_of_stream(volume: int, num_documents: int, capacity: int, limit: int | None) -> int:
     """Return a number of rows that no plan can go below even if it may cut documents anywhere."""
-    if num_documents == 0:
-        return 0
-    return max(-(-num_tokens // capacity), rows_by_count(num_documents, limit))
+    return max(-(-volume // capacity), _rows_by_count(num_documents, limit))
 
 
-def rows_by_count(num_pieces: int, limit: int | None) -> int:
-    """Return the rows that ``num_pieces`` (at least one) need if none holds more than ``limit``."""
-    return 1 if limit is None else -(-num_pieces // limit)
+def _rows_by_count(num_pieces: int, limit: int | None) -> int:
+    return min(num_pieces, 1) if limit is None else -(-num_pieces // limit)
 
 
-def _martello_toth(lengths: IntArray, capacity: int) -> int:
-    counts = np.bincount(lengths)
-    longest = len(counts) - 1
-    # number[l] and volume[l]: pieces shorter than l and their tokens.
+def _martello_toth(histogram: Histogram, capacity: int) -> int:
+    sizes, counts = histogram.sizes[::-1], histogram.counts[::-1]
+    # number[i] and volume[i]: pieces of the i smallest sizes and their volume. Pieces above half a row need less
+    # than twice their volume in rows, and that volume is below 2**62, so no sum leaves int64.
     number = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    volume = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts * np.arange(longest + 1))])
-    half = min(capacity // 2, longest)
-    threshold = np.arange(half + 1)
-    largest = np.minimum(capacity - threshold, longest)  # the longest that may share a row with k tokens
-    alone = number[longest + 1] - number[largest + 1]
-    halves = number[largest + 1] - number[half + 1]
-    room = halves * capacity - (volume[largest + 1] - volume[half + 1])
-    small = volume[half + 1] - volume[threshold]
-    rows = alone + halves + np.maximum(-((room - small) // capacity), 0)
+    volume = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts * sizes)])
+    half = np.searchsorted(sizes, capacity // 2, side="right")
+    threshold = np.concatenate([np.zeros(1, np.int64), sizes[:half]])
+    beside = np.maximum(np.searchsorted(sizes, capacity - threshold, side="right"), half)
+    small = volume[half] - volume[np.searchsorted(sizes, threshold)]
+    halves = number[beside] - number[half]
+    room = halves * capacity - (volume[beside] - volume[half])
+    rows = number[-1] - number[half] + np.maximum(-((room - small) // capacity), 0)
     return int(rows.max())

@@ -1,18 +1,17 @@
 """The check of every plan: nothing lost, nothing repeated, nothing invented, no row above its limits.
 
-**Algorithm.** Counting and prefix sums in NumPy on the arrays that the plan holds. It shares no code with the
-strategies, which are compiled, so a mistake there cannot hide here.
-**Guarantee.** A plan that passes places every piece exactly once but those that policy ``drop`` leaves out;
-its fragments tile their documents from the first token to the last; no row holds more tokens than the
+**Algorithm.** One walk over all rows that ticks off each piece and adds up its share. It shares no code with the
+strategies, so a mistake there cannot hide here.
+**Guarantee.** A plan that passes places every piece exactly once but the empty ones and those that policy ``drop``
+leaves out; its fragments tile their documents from the first token to the last; no row holds more than the
 capacity or more documents than the limit. The error names the first offender.
-**Price.** O(pieces), a few milliseconds for a million.
+**Price.** O(pieces), a few milliseconds for a million; a copy of the pieces' lengths.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from hermetic.errors import ConservationError
-from hermetic.plan.arrays import IntArray
+from hermetic.plan.arrays import IntArray, compiled
 from hermetic.plan.fragments import Fragments
 
 
@@ -34,75 +33,143 @@ def check_rows(row_offsets: IntArray, num_placed: int) -> None:
         )
 
 
-def check_placement(order: IntArray, row_offsets: IntArray, num_pieces: int, dropped: IntArray, noun: str) -> None:
-    """Raise unless every piece but the ``dropped`` ones is placed exactly once; ``noun`` names a piece."""
-    outside = (order < 0) | (order >= num_pieces)
-    if outside.any():
-        place = int(np.argmax(outside))
-        raise ConservationError(
-            f"row {_row_of(place, row_offsets)} holds {noun} {order[place]}, but there are {num_pieces} {noun}s"
-        )
-    expected = np.ones(num_pieces, np.int64)
-    expected[dropped] = 0
-    found = np.bincount(order, minlength=num_pieces)
-    wrong = found != expected
-    if not wrong.any():
-        return
-    piece = int(np.argmax(wrong))
-    if found[piece] == 0:
-        raise ConservationError(f"{noun} {piece} is in no row")
-    rows = [_row_of(int(place), row_offsets) for place in np.flatnonzero(order == piece)]
-    if expected[piece] == 0:
-        raise ConservationError(f"{noun} {piece} is in row {rows[0]}, but it is longer than a row and dropped")
-    raise ConservationError(f"{noun} {piece} is placed {found[piece]} times, in rows {rows}")
+def check_pieces(
+    order: IntArray,
+    row_offsets: IntArray,
+    tokens: IntArray,
+    *,
+    capacity: int,
+    align: int,
+    dropped: IntArray,
+    noun: str,
+) -> None:
+    """Raise unless every piece that has tokens to place is placed once, no other is, and every row fits.
 
-
-def check_limits(placed_lengths: IntArray, row_offsets: IntArray, capacity: int, limit: int | None) -> None:
-    """Raise if a row holds more tokens than ``capacity`` or more documents than ``limit``.
-
-    ``placed_lengths`` are the tokens of the placed pieces, row after row.
+    Args:
+        order: the placed pieces, row after row.
+        row_offsets: ``[rows + 1]``, sound as ``check_rows`` has it.
+        tokens: ``[num_pieces]``, what each piece has to place: nothing if it is empty or dropped.
+        capacity: tokens per row.
+        align: each piece takes its tokens, rounded up to a multiple of this.
+        dropped: the pieces that were left out on purpose.
+        noun: the name of a piece.
     """
-    if len(row_offsets) == 1:
-        return
-    tokens = np.add.reduceat(placed_lengths, row_offsets[:-1])
-    if tokens.max() > capacity:
-        row = int(np.argmax(tokens > capacity))
-        raise ConservationError(f"row {row} holds {tokens[row]} tokens, more than the capacity {capacity}")
+    place, overfull = _first_faults(order, row_offsets, tokens.copy(), capacity, align)
+    if place == len(order):
+        absent = tokens > 0
+        absent[order] = False
+        raise ConservationError(f"{noun} {int(np.argmax(absent))} is in no row")
+    if place >= 0:
+        raise ConservationError(_misplaced(order, row_offsets, tokens, place, dropped=dropped, noun=noun))
+    if overfull >= 0:
+        pieces = tokens[order[row_offsets[overfull] : row_offsets[overfull + 1]]].tolist()
+        taken = sum(-(-piece // align) * align for piece in pieces)
+        slots = "" if align == 1 else f" in slots of {align}"
+        raise ConservationError(f"row {overfull} holds {taken} tokens{slots}, more than the capacity {capacity}")
+
+
+@compiled
+def _first_faults(order: IntArray, row_offsets: IntArray, left: IntArray, capacity: int, align: int) -> tuple[int, int]:
+    """Return the first place with a wrong piece and the first overfull row, -1 where there is none.
+
+    If only a piece is missing, the place is ``len(order)``. ``left`` is consumed: a piece that was ticked off has
+    no tokens left.
+    """
+    missing, overfull = np.count_nonzero(left), -1
+    for row in range(len(row_offsets) - 1):
+        free = capacity
+        for place in range(row_offsets[row], row_offsets[row + 1]):
+            piece = order[place]
+            if piece < 0 or piece >= len(left) or left[piece] <= 0:
+                return place, overfull
+            tokens = left[piece]
+            left[piece] = 0
+            missing -= 1
+            if tokens > free:  # before any rounding, which a damaged number could overflow
+                free = -1
+            elif free >= 0:
+                free -= tokens if align == 1 else (tokens + align - 1) // align * align
+        if free < 0 and overfull < 0:
+            overfull = row
+    return (len(order) if missing else -1), overfull
+
+
+def _misplaced(
+    order: IntArray, row_offsets: IntArray, tokens: IntArray, place: int, *, dropped: IntArray, noun: str
+) -> str:
+    """Return what is wrong with the piece at ``place``."""
+    piece, row = order[place], _row_of(place, row_offsets)
+    if not 0 <= piece < len(tokens):
+        return f"row {row} holds {noun} {piece}, but there are {len(tokens)} {noun}s"
+    if tokens[piece] > 0:
+        rows = [_row_of(int(place), row_offsets) for place in np.flatnonzero(order == piece)]
+        return f"{noun} {piece} is placed {len(rows)} times, in rows {rows}"
+    if piece in dropped:
+        return f"{noun} {piece} is in row {row}, but it is longer than a row and dropped"
+    return f"{noun} {piece} is in row {row}, but it is empty: empty documents are counted, not placed"
+
+
+def check_limit(row_offsets: IntArray, limit: int | None) -> None:
+    """Raise if a row holds more than ``limit`` documents."""
     documents = np.diff(row_offsets)
-    if limit is not None and documents.max() > limit:
+    if limit is not None and documents.max(initial=0) > limit:
         row = int(np.argmax(documents > limit))
         raise ConservationError(f"row {row} holds {documents[row]} documents, more than max_documents_per_row {limit}")
 
 
 def check_fragments(fragments: Fragments, lengths: IntArray) -> None:
     """Raise unless the fragments, in their order, tile every document from its first token to its last."""
-    document, start, length = fragments.document, fragments.start, fragments.length
-    unknown = (document < 0) | (document >= len(lengths))
-    _refuse(unknown, fragments, f"there are {len(lengths)} documents")
-    backwards = np.concatenate([np.zeros(1, np.bool_), document[1:] < document[:-1]])[: len(document)]
-    _refuse(backwards, fragments, "fragments are in the order of their documents, and it is not")
-    absent = np.bincount(document, minlength=len(lengths)) == 0
-    if absent.any():
-        raise ConservationError(f"document {int(np.argmax(absent))} has no fragment")
-    whole = lengths[document]
-    # Written as a difference, for a sum of damaged numbers could overflow and look right.
-    outside = (start < 0) | (length < 0) | (start > whole) | (length > whole - start)
-    _refuse(outside, fragments, "it reaches outside of its document")
-    _refuse((length == 0) & (whole > 0), fragments, "it is empty, but its document is not")
-    opens = np.concatenate([np.ones(1, np.bool_), document[1:] != document[:-1]])[: len(document)]
-    expected = np.where(opens, 0, np.concatenate([np.zeros(1, np.int64), (start + length)[:-1]])[: len(document)])
-    _refuse(start != expected, fragments, "it does not start where the fragment before it ended")
-    closes = np.concatenate([opens[1:], np.ones(1, np.bool_)])[: len(document)]
-    _refuse(closes & (start + length != whole), fragments, "it is the last one and does not reach the end")
-
-
-def _refuse(wrong: npt.NDArray[np.bool_], fragments: Fragments, reason: str) -> None:
-    if wrong.any():
-        index = int(np.argmax(wrong))
+    if len(fragments) == 0:
+        index, fault = 0, -1
+    else:
+        index, fault = _first_fragment_fault(fragments.document, fragments.start, fragments.length, lengths)
+    if fault >= 0:
         document, start, length = (
             int(column[index]) for column in (fragments.document, fragments.start, fragments.length)
         )
-        raise ConservationError(f"fragment {index} (document {document}, start {start}, length {length}): {reason}")
+        raise ConservationError(
+            f"fragment {index} (document {document}, start {start}, length {length}): "
+            + _FRAGMENT_FAULTS[fault].format(len(lengths))
+        )
+    absent = lengths > 0
+    absent[fragments.document] = False
+    if absent.any():
+        raise ConservationError(f"document {int(np.argmax(absent))} has no fragment")
+
+
+_FRAGMENT_FAULTS = (
+    "there are {} documents",
+    "fragments are in the order of their documents, and it is not",
+    "it reaches outside of its document",
+    "it is empty, and an empty document has no fragment",
+    "it does not start where the fragment before it ended",
+    "it is the last one and does not reach the end",
+)
+
+
+@compiled
+def _first_fragment_fault(document: IntArray, start: IntArray, length: IntArray, lengths: IntArray) -> tuple[int, int]:
+    """Return the first wrong fragment and the place of its fault in ``_FRAGMENT_FAULTS``, or -1."""
+    before, end = -1, 0
+    for index in range(len(document)):
+        owner, fault = document[index], -1
+        if owner < 0 or owner >= len(lengths):
+            return index, 0
+        if owner < before:
+            fault = 1
+        # Written as a difference, for a sum of damaged numbers could overflow and look right.
+        elif min(start[index], length[index]) < 0 or length[index] > lengths[owner] - start[index]:
+            fault = 2
+        elif length[index] == 0:
+            fault = 3
+        elif start[index] != (end if owner == before else 0):
+            fault = 4
+        elif index + 1 == len(document) or document[index + 1] != owner:
+            fault = 5 if start[index] + length[index] != lengths[owner] else -1
+        if fault >= 0:
+            return index, fault
+        before, end = owner, start[index] + length[index]
+    return 0, -1
 
 
 def _row_of(place: int, row_offsets: IntArray) -> int:

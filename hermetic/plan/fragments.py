@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hermetic.errors import PlanError
-from hermetic.plan.arrays import IntArray, frozen, owned
+from hermetic.plan.arrays import IntArray, compiled, frozen, owned
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -13,7 +13,7 @@ class Fragments:
     """Pieces of documents, in the order of ``(document, start)``; each is a document of its own in its row.
 
     Fragment ``f`` is the tokens ``start[f]`` to ``start[f] + length[f] - 1`` of document ``document[f]``. A
-    document that was not cut is one fragment of its whole length, an empty document one fragment of length 0.
+    document that was not cut is one fragment of its whole length; an empty document has none.
 
     Example:
         Documents of 5 and 2 tokens, cut at 4: ``document [0, 0, 1]``, ``start [0, 4, 0]``, ``length [4, 1,
@@ -53,11 +53,22 @@ def fragments_from_capacity(lengths: IntArray, capacity: int) -> Fragments:
     """Cut each document on its own: fragments of ``capacity`` tokens and one with what remains.
 
     Example:
-        Lengths ``[5, 2, 0]`` at capacity 4 give the lengths ``[4, 1, 2, 0]`` of documents ``[0, 0, 1, 2]``.
+        Lengths ``[5, 2, 0]`` at capacity 4 give the lengths ``[4, 1, 2]`` of documents ``[0, 0, 1]``.
     """
-    num_cuts = np.maximum(-(-lengths // capacity), 1)
-    first = np.cumsum(num_cuts) - num_cuts
-    document = np.repeat(np.arange(len(lengths)), num_cuts)
-    start = (np.arange(len(document)) - first[document]) * capacity
-    length = np.minimum(lengths[document] - start, capacity)
-    return Fragments(document=frozen(document), start=frozen(start), length=frozen(length))
+    number = int((-(-lengths // capacity)).sum(dtype=np.int64))
+    starts = np.empty(number, lengths.dtype)  # a start is below the length of its document
+    document, length = np.empty(number, np.int32), np.empty(number, np.int32)
+    _cut(lengths, capacity, document, starts, length)
+    return Fragments(document=frozen(document), start=frozen(starts), length=frozen(length))
+
+
+@compiled
+def _cut(lengths: IntArray, capacity: int, document: IntArray, start: IntArray, length: IntArray) -> None:
+    """Fill the three columns of the table."""
+    fragment = 0
+    for owner in range(len(lengths)):
+        for first in range(0, lengths[owner], capacity):
+            document[fragment] = owner
+            start[fragment] = first
+            length[fragment] = min(capacity, lengths[owner] - first)
+            fragment += 1

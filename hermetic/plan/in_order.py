@@ -9,26 +9,34 @@ is cut each ``capacity`` tokens. Guarantee: every row but the last is full (unle
 closes one early) and no token is lost. Price: most long documents are cut, and a fragment that begins in
 mid-document is trained without the context it was written in.
 
-An empty document costs no tokens, so it always fits into the open row. Both are O(documents + fragments).
+Both are O(documents + fragments).
 """
 
 import numpy as np
+import numpy.typing as npt
 
-from hermetic.plan.arrays import IntArray, compiled, frozen
+from hermetic.plan.arrays import IntArray, compiled
 from hermetic.plan.fragments import Fragments
+from hermetic.plan.histogram import Int64Array
 
 
-def next_fit(lengths: IntArray, capacity: int, limit: int | None) -> tuple[IntArray, IntArray]:
+def next_fit(sizes: IntArray, capacity: int, limit: int | None) -> tuple[IntArray, IntArray]:
     """Place pieces into rows in their given order, with the arguments and results of best fit.
 
     Example:
-        Lengths ``[3, 6, 4, 2]`` at capacity 10 give ``order [0, 1, 2, 3]`` and ``row_offsets [0, 2, 4]``.
+        Sizes ``[3, 6, 4, 2]`` at capacity 10 give ``order [0, 1, 2, 3]`` and ``row_offsets [0, 2, 4]``.
     """
-    return np.arange(len(lengths)), _next_fit(lengths, capacity, len(lengths) if limit is None else limit)
+    return _next_fit(sizes, capacity, len(sizes) if limit is None else limit)
 
 
-def concat_then_split(lengths: IntArray, capacity: int, limit: int | None) -> tuple[Fragments, IntArray]:
+def concat_then_split(lengths: IntArray, capacity: int, limit: int | None, align: int) -> tuple[Fragments, IntArray]:
     """Cut the stream of all documents each ``capacity`` tokens.
+
+    Args:
+        lengths: ``[N]`` tokens of each document; an empty one makes no fragment.
+        capacity: tokens per row, a multiple of ``align``.
+        limit: most fragments in a row, or None.
+        align: each fragment takes a multiple of this many tokens of its row.
 
     Returns:
         The fragments in stream order, and ``row_offsets [rows + 1]`` into them.
@@ -37,49 +45,53 @@ def concat_then_split(lengths: IntArray, capacity: int, limit: int | None) -> tu
         Lengths ``[3, 6]`` at capacity 4 give fragments of 3, 1, 4 and 1 tokens and ``row_offsets [0, 2, 3,
         4]``.
     """
-    most = len(lengths) + int(lengths.sum()) // capacity
-    table, row_offsets = _concat_then_split(lengths, capacity, most + 1 if limit is None else limit, most)
-    document, start, length = (frozen(column.copy()) for column in table)
-    return Fragments(document=document, start=start, length=length), row_offsets
+    slots = -(-lengths.astype(np.int64) // align) * align
+    most = len(lengths) + int(slots.sum()) // capacity
+    table, row_offsets = _concat_then_split(lengths, capacity, most + 1 if limit is None else limit, align, most)
+    return Fragments(document=table[0], start=table[1], length=table[2]), row_offsets
 
 
 @compiled
-def _next_fit(lengths: IntArray, capacity: int, limit: int) -> IntArray:
-    row_offsets = np.zeros(len(lengths) + 1, np.int64)
-    num_rows, used, held = 0, 0, limit  # as if a row before the first had been filled
-    for piece in range(len(lengths)):
-        if used + lengths[piece] > capacity or held == limit:
-            row_offsets[num_rows] = piece
+def _next_fit(sizes: IntArray, capacity: int, limit: int) -> tuple[npt.NDArray[np.int32], Int64Array]:
+    num_placed = np.count_nonzero(sizes)
+    order, row_offsets = np.empty(num_placed, np.int32), np.zeros(num_placed + 1, np.int64)
+    num_rows, place, used, held = 0, 0, 0, limit  # as if a row before the first had been filled
+    for piece in range(len(sizes)):
+        if sizes[piece] == 0:
+            continue
+        if used + sizes[piece] > capacity or held == limit:
+            row_offsets[num_rows] = place
             num_rows += 1
             used, held = 0, 0
-        used += lengths[piece]
+        order[place] = piece
+        place += 1
+        used += sizes[piece]
         held += 1
-    row_offsets[num_rows] = len(lengths)
-    return row_offsets[: num_rows + 1].copy()
+    row_offsets[num_rows] = place
+    return order, row_offsets[: num_rows + 1].copy()
 
 
 @compiled
-def _concat_then_split(lengths: IntArray, capacity: int, limit: int, most: int) -> tuple[IntArray, IntArray]:
+def _concat_then_split(
+    lengths: IntArray, capacity: int, limit: int, align: int, most: int
+) -> tuple[Int64Array, Int64Array]:
     table = np.empty((3, most), np.int64)
     row_offsets = np.zeros(most + 1, np.int64)
     num_fragments, num_rows, used, held = 0, 0, 0, limit  # as if a row before the first had been filled
     for document in range(len(lengths)):
         start = 0
-        while True:
-            left = lengths[document] - start
-            if held == limit or (used == capacity and left > 0):
+        while start < lengths[document]:
+            if held == limit or used == capacity:
                 row_offsets[num_rows] = num_fragments
                 num_rows += 1
                 used, held = 0, 0
-            taken = min(left, capacity - used)
+            taken = min(lengths[document] - start, capacity - used)
             table[0, num_fragments] = document
             table[1, num_fragments] = start
             table[2, num_fragments] = taken
             num_fragments += 1
-            used += taken
+            used += -(-taken // align) * align
             held += 1
             start += taken
-            if taken == left:
-                break
     row_offsets[num_rows] = num_fragments
     return table[:, :num_fragments], row_offsets[: num_rows + 1].copy()

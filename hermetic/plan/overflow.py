@@ -1,7 +1,8 @@
 """What happens to a document that is longer than a row: the four policies, each exact about its price.
 
 A *piece* is what is placed: a document, the head of a truncated document, or a fragment. Policies ``error``,
-``truncate`` and ``drop`` place documents (piece ``d`` is document ``d``); ``split`` places fragments.
+``truncate`` and ``drop`` place documents (piece ``d`` is document ``d``); ``split`` places fragments. An empty
+document is counted and not placed, under every policy: no row has a place for a document without tokens.
 
 - ``error``: nothing is lost, for nothing is planned.
 - ``truncate``: the first ``capacity`` tokens stay, the rest is lost and counted.
@@ -51,7 +52,16 @@ def dropped_documents(lengths: IntArray, capacity: int, on_overflow: str) -> Int
 
 
 def piece_lengths(lengths: IntArray, fragments: Fragments | None, capacity: int, on_overflow: str) -> IntArray:
-    """Return the tokens of each piece as it is placed, ``[num_pieces]``."""
+    """Return the tokens of each piece that are placed, ``[num_pieces]``; 0 if it is empty or dropped."""
     if fragments is not None:
         return fragments.length
-    return np.minimum(lengths, capacity) if on_overflow == "truncate" else lengths
+    if on_overflow == "truncate":
+        return np.minimum(lengths, capacity).astype(np.int32, copy=False)
+    if on_overflow == "drop":
+        return np.where(lengths > capacity, 0, lengths).astype(np.int32, copy=False)
+    return lengths
+
+
+def piece_sizes(tokens: IntArray, align: int) -> IntArray:
+    """Return the share of the row that each piece takes, in units of ``align`` tokens."""
+    return tokens if align == 1 else -(-tokens // align)

@@ -2,8 +2,9 @@
 
 A ``Plan`` cannot exist without conservation: its constructor runs the whole check, so a plan that was made,
 and one that was loaded, holds every document exactly once and counts every token that its overflow policy
-costs. Its arrays are read-only. Views of single rows are O(row); ``utilization``, ``lower_bound`` and the
-losses are computed from the lengths whenever they are asked for, O(documents).
+costs. Its arrays are read-only, of 32-bit integers wherever the values fit. Views of single rows are O(row);
+``utilization``, ``lower_bound`` and the losses are computed from the lengths whenever they are asked for,
+O(documents), so that a plan cannot claim what it does not prove.
 """
 
 import dataclasses
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hermetic.errors import ConservationError, PlanError, PlanFileError
-from hermetic.plan import arguments, bound, conservation, overflow, plan_file
+from hermetic.plan import arguments, balance, bound, certificate, conservation, overflow, plan_file
 from hermetic.plan.arrays import IntArray, owned
 from hermetic.plan.fragments import Fragments
+from hermetic.plan.histogram import Histogram, histogram_from_sizes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -48,9 +50,16 @@ class Plan:
     fragments: Fragments | None = None
     """The table of fragments if documents may have been cut (``"split"``), else None."""
     max_documents_per_row: int | None = None
-    """Most documents or fragments in a row; empty ones count."""
+    """Most documents or fragments in a row."""
     seed: int | None = None
     """The seed of the exchange of neighbours, None for the natural order."""
+    epoch: int = 0
+    """Which of the exchanges of this seed."""
+    align: int = 1
+    """Each document or fragment takes a multiple of this many tokens of its row."""
+    prices: IntArray | None = None
+    """One for each distinct size of the placed pieces, from the largest down: the proof that strategy
+    ``"optimal"`` found for ``lower_bound``, in parts of ``2**-40`` rows; None if it needed none."""
 
     def __post_init__(self) -> None:
         checked = {
@@ -62,12 +71,17 @@ class Plan:
             "row_offsets": owned(self.row_offsets, "row_offsets"),
             "max_documents_per_row": arguments.read_limit(self.max_documents_per_row),
             "seed": arguments.read_seed(self.seed),
+            "epoch": arguments.read_epoch(self.epoch, self.seed),
+            "align": arguments.read_align(self.align, self.capacity),
+            "prices": None if self.prices is None else owned(self.prices, "prices"),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         arguments.check_lengths(self.lengths)
         self._check_cuts()
         self._check_conservation()
+        if self.prices is not None:
+            certificate.check_prices(self._piece_histogram(), self.prices, self.capacity // self.align)
 
     def _check_cuts(self) -> None:
         cuts = self.on_overflow == "split"
@@ -83,14 +97,25 @@ class Plan:
     def _check_conservation(self) -> None:
         if self.fragments is not None:
             conservation.check_fragments(self.fragments, self.lengths)
-        pieces = self._piece_lengths()
+        tokens = self._piece_lengths()
         noun = "document" if self.fragments is None else "fragment"
         conservation.check_rows(self.row_offsets, len(self.order))
-        conservation.check_placement(self.order, self.row_offsets, len(pieces), self.dropped, noun)
-        conservation.check_limits(pieces[self.order], self.row_offsets, self.capacity, self.max_documents_per_row)
+        conservation.check_pieces(
+            self.order,
+            self.row_offsets,
+            tokens,
+            capacity=self.capacity,
+            align=self.align,
+            dropped=self.dropped,
+            noun=noun,
+        )
+        conservation.check_limit(self.row_offsets, self.max_documents_per_row)
 
     def _piece_lengths(self) -> IntArray:
         return overflow.piece_lengths(self.lengths, self.fragments, self.capacity, self.on_overflow)
+
+    def _piece_histogram(self) -> Histogram:
+        return histogram_from_sizes(overflow.piece_sizes(self._piece_lengths(), self.align))
 
     @property
     def num_rows(self) -> int:
@@ -99,33 +124,59 @@ class Plan:
 
     @property
     def num_documents(self) -> int:
-        """Documents that were given in, with those that were dropped."""
+        """Documents that were given in, with those that are empty and those that were dropped."""
         return len(self.lengths)
+
+    @property
+    def num_empty(self) -> int:
+        """Documents without a token: they are counted here and placed in no row."""
+        return len(self.lengths) - int(np.count_nonzero(self.lengths))
+
+    @property
+    def empty(self) -> IntArray:
+        """The documents without a token, in increasing order."""
+        return np.flatnonzero(self.lengths == 0)
 
     @property
     def placed_tokens(self) -> int:
         """Tokens that are in a row."""
-        return int(self.lengths.sum()) - self.lost_tokens
+        return arguments.exact_sum(self.lengths) - self.lost_tokens
+
+    @property
+    def placed_slots(self) -> int:
+        """Tokens of the rows that the placed pieces take: each piece rounded up to a multiple of ``align``."""
+        return self._piece_histogram().volume * self.align
 
     @property
     def utilization(self) -> float:
-        """Placed tokens / (rows x capacity), in 0..1; 1.0 for a plan without rows, which wastes nothing."""
+        """Placed tokens / (rows x capacity), in 0..1; 1.0 for a plan without rows, which wastes nothing.
+
+        What ``align`` rounds up is no token and counts as empty.
+        """
         if self.num_rows == 0:
             return 1.0
         return self.placed_tokens / (self.num_rows * self.capacity)
 
     @property
     def lower_bound(self) -> int:
-        """Rows that every plan of the same placed pieces needs: this one is optimal if it has no more.
+        """Rows that every plan of the same placed pieces needs.
 
-        The largest of the volume bound, Martello and Toth's bound L2 and the rows that
-        ``max_documents_per_row`` demands. A ``concat_then_split`` plan may cut anywhere, so L2 says nothing
+        The largest of the volume bound, Martello and Toth's bound L2, the rows that ``max_documents_per_row``
+        demands and what ``prices`` prove. A ``concat_then_split`` plan may cut anywhere, so L2 says nothing
         there.
         """
-        limit = self.max_documents_per_row
+        space, limit = self.capacity // self.align, self.max_documents_per_row
         if self.strategy == "concat_then_split":
-            return bound.fewest_rows_of_stream(self.placed_tokens, self.num_documents, self.capacity, limit)
-        return bound.fewest_rows(self._piece_lengths()[self.order], self.capacity, limit)
+            volume = arguments.exact_sum(overflow.piece_sizes(self.lengths, self.align))
+            return bound.fewest_rows_of_stream(volume, self.num_documents - self.num_empty, space, limit)
+        histogram = self._piece_histogram()
+        proven = 0 if self.prices is None else certificate.rows_from_prices(histogram, self.prices, space)
+        return max(proven, bound.fewest_rows(histogram, space, limit))
+
+    @property
+    def certified(self) -> bool:
+        """Whether this plan is proven optimal: no plan of the same placed pieces has fewer rows."""
+        return self.num_rows == self.lower_bound
 
     @property
     def dropped(self) -> IntArray:
@@ -135,7 +186,7 @@ class Plan:
     @property
     def lost_tokens(self) -> int:
         """Tokens that are in no row: cut off by ``"truncate"`` or left out by ``"drop"``."""
-        return int(self._losses()[1].sum())
+        return arguments.exact_sum(self._losses()[1])
 
     @property
     def lost_tokens_by_document(self) -> dict[int, int]:
@@ -185,6 +236,15 @@ class Plan:
             return table.document[pieces], table.start[pieces], table.length[pieces]
         return pieces, np.zeros_like(pieces), np.minimum(self.lengths[pieces], self.capacity)
 
+    def row_slots(self, index: int) -> IntArray:
+        """Return how many tokens of row ``index`` each of its pieces takes: its length rounded up to ``align``.
+
+        Example:
+            Lengths ``[5, 2]`` at capacity 8 and ``align=4``: row 0 holds document 0 alone and 8 slots, for
+            document 1 takes 4.
+        """
+        return overflow.piece_sizes(self.row_pieces(index)[2], self.align) * self.align
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to ``path`` (an ``.npz`` file without pickles), all of it or nothing.
 
@@ -192,10 +252,12 @@ class Plan:
             PlanFileError: the file cannot be written; what stood at ``path`` before is still there.
         """
         arrays = {"lengths": self.lengths, "order": self.order, "row_offsets": self.row_offsets}
+        if self.prices is not None:
+            arrays["prices"] = self.prices
         if self.fragments is not None:
             for field in dataclasses.fields(Fragments):
                 arrays[f"fragment_{field.name}"] = getattr(self.fragments, field.name)
-        names = ("capacity", "strategy", "on_overflow", "max_documents_per_row", "seed")
+        names = ("capacity", "strategy", "on_overflow", "max_documents_per_row", "seed", "epoch", "align")
         plan_file.write(path, {name: getattr(self, name) for name in names}, arrays)
 
     @classmethod
@@ -229,3 +291,29 @@ class Plan:
             f"<Plan {self.strategy}: {self.num_documents} documents in {self.num_rows} rows of "
             f"{self.capacity} tokens, utilization {self.utilization:.4f}, {self.lost_tokens} tokens lost>"
         )
+
+    def assign(
+        self,
+        ranks: int,
+        *,
+        cost: tuple[float, float] = balance.DEFAULT_COST,
+        rows_per_rank: int = 1,
+        seed: int = 0,
+    ) -> balance.Assignment:
+        """Give every data-parallel rank the same number of rows and, step by step, nearly the same work.
+
+        Args:
+            ranks: data-parallel ranks.
+            cost: ``(a, b)``: a row costs ``a * tokens + b * sum(length²)``, measured or estimated. The default is that
+                of a dense transformer of width 4,096.
+            rows_per_rank: rows of each rank in a step, micro-batches and accumulation together.
+            seed: of the order of the steps.
+
+        Returns:
+            Rows of every rank and step, the rows that remain, and how even the work is.
+
+        Raises:
+            PlanError: an argument is not as described.
+        """
+        work = balance.work_of_rows(self._piece_lengths()[self.order], self.row_offsets, cost)
+        return balance.assign_rows(work, ranks, rows_per_rank=rows_per_rank, seed=seed)

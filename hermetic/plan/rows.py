@@ -1,8 +1,5 @@
 """``plan_rows``: lengths and a capacity in, a checked plan out."""
 
-from collections.abc import Callable
-from typing import Final
-
 import numpy as np
 import numpy.typing as npt
 
@@ -10,22 +7,12 @@ from hermetic.plan import arguments
 from hermetic.plan.arrays import IntArray, frozen
 from hermetic.plan.best_fit import best_fit_decreasing
 from hermetic.plan.fragments import Fragments, fragments_from_capacity
+from hermetic.plan.histogram import Int64Array, histogram_from_sizes, pieces_in_decreasing_order
 from hermetic.plan.in_order import concat_then_split, next_fit
-from hermetic.plan.overflow import (
-    dropped_documents,
-    piece_lengths,
-    refuse_long_documents,
-    refuse_too_many_fragments,
-)
+from hermetic.plan.optimal import optimal_blocks
+from hermetic.plan.overflow import piece_lengths, piece_sizes, refuse_long_documents, refuse_too_many_fragments
 from hermetic.plan.plan import Plan
 from hermetic.plan.shuffle import shuffled
-
-_Placement = Callable[[IntArray, int, int | None], tuple[IntArray, IntArray]]
-
-_PLACEMENTS: Final[dict[str, _Placement]] = {
-    "best_fit_decreasing": best_fit_decreasing,
-    "next_fit": next_fit,
-}
 
 
 def plan_rows(
@@ -36,24 +23,32 @@ def plan_rows(
     on_overflow: str = "error",
     max_documents_per_row: int | None = None,
     seed: int | None = None,
+    epoch: int = 0,
+    align: int = 1,
+    time_limit: float | None = None,
 ) -> Plan:
     """Decide which documents share a row.
 
     Args:
         lengths: tokens of each document, ``[num_documents]``: integers in a sequence or in a NumPy, Arrow or
-            torch array. Documents are named by their place in it. An empty document costs nothing and is
-            placed.
+            torch array, which is read in place. Documents are named by their place in it. An empty document is
+            counted (``Plan.num_empty``) and placed in no row.
         capacity: tokens per row, ``1..2**31 - 1``.
-        strategy: ``"best_fit_decreasing"`` (fewest rows), ``"next_fit"`` (keeps the given order), or
-            ``"concat_then_split"`` (pretraining only: cuts the stream of documents each ``capacity`` tokens).
-        on_overflow: what happens to a document longer than ``capacity``: ``"error"``, ``"truncate"`` (keep
-            its
+        strategy: ``"best_fit_decreasing"`` (close to the fewest rows, at the speed of memory), ``"optimal"`` (the
+            fewest rows that ``time_limit`` allows to find, and a bound that tells how few are possible),
+            ``"next_fit"`` (keeps the given order), or ``"concat_then_split"`` (pretraining only: cuts the stream
+            of documents each ``capacity`` tokens).
+        on_overflow: what happens to a document longer than ``capacity``: ``"error"``, ``"truncate"`` (keep its
             first ``capacity`` tokens), ``"split"`` (into fragments, each a document of its own from then on)
             or ``"drop"``. ``concat_then_split`` cuts every document where a row ends, so no document is too
             long there: the choice has no effect and its plan says ``"split"``.
-        max_documents_per_row: most documents or fragments in a row, empty ones too; None for no limit.
-        seed: None for the natural order of the strategy. An int shuffles the rows and exchanges documents of
-            equal length: as many rows, filled as well, other neighbours.
+        max_documents_per_row: most documents or fragments in a row, None for no limit; not for ``"optimal"``.
+        seed: None for the natural order of the strategy, which for best fit sorts rows by length. An int shuffles
+            the rows and exchanges documents of equal length: as many rows, filled as well, other neighbours.
+        epoch: which of the shuffles of ``seed``: other neighbours in each epoch, at the same number of rows.
+        align: each document takes a multiple of this many tokens of its row, for kernels that want it so (twice
+            the context-parallel size, 128 for block masks). It must divide ``capacity``.
+        time_limit: seconds that ``"optimal"`` may take, None for 60; for no other strategy.
 
     Returns:
         A plan whose conservation has been checked.
@@ -73,30 +68,37 @@ def plan_rows(
     on_overflow = arguments.choice(on_overflow, "on_overflow", arguments.OVERFLOW_POLICIES)
     limit = arguments.read_limit(max_documents_per_row)
     seed = arguments.read_seed(seed)
+    epoch = arguments.read_epoch(epoch, seed)
+    align = arguments.read_align(align, capacity)
+    seconds = arguments.read_time_limit(time_limit, strategy)
+    arguments.refuse_limit_for_optimal(strategy, limit)
+    prices: Int64Array | None = None
     fragments: Fragments | None = None
     if strategy == "concat_then_split":
         on_overflow = "split"
         refuse_too_many_fragments(documents, capacity)
-        fragments, row_offsets = concat_then_split(documents, capacity, limit)
-        order = np.arange(len(fragments))
+        fragments, row_offsets = concat_then_split(documents, capacity, limit, align)
+        order: IntArray = np.arange(len(fragments), dtype=np.int32)
+        sizes = piece_sizes(fragments.length, align)
     else:
         fragments = _fragments(documents, capacity, on_overflow)
-        pieces = piece_lengths(documents, fragments, capacity, on_overflow)
-        dropped = dropped_documents(documents, capacity, on_overflow)
-        order, row_offsets = _place(_PLACEMENTS[strategy], pieces, dropped, capacity, limit)
+        sizes = piece_sizes(piece_lengths(documents, fragments, capacity, on_overflow), align)
+        order, row_offsets, prices = _placed(sizes, capacity // align, limit, strategy, seconds)
     if seed is not None:
-        pieces = piece_lengths(documents, fragments, capacity, on_overflow)
-        order, row_offsets = shuffled(order, row_offsets, pieces, seed)
+        order, row_offsets = shuffled(order, row_offsets, sizes, seed, epoch)
     return Plan(
         capacity=capacity,
         strategy=strategy,
         on_overflow=on_overflow,
         lengths=documents,
         order=frozen(order),
-        row_offsets=frozen(row_offsets),
+        row_offsets=row_offsets,
         fragments=fragments,
         max_documents_per_row=limit,
         seed=seed,
+        epoch=epoch,
+        align=align,
+        prices=prices,
     )
 
 
@@ -109,12 +111,14 @@ def _fragments(lengths: IntArray, capacity: int, on_overflow: str) -> Fragments 
     return fragments_from_capacity(lengths, capacity)
 
 
-def _place(
-    placement: _Placement, pieces: IntArray, dropped: IntArray, capacity: int, limit: int | None
-) -> tuple[IntArray, IntArray]:
-    """Run a strategy on all pieces but the dropped ones."""
-    if len(dropped) == 0:
-        return placement(pieces, capacity, limit)
-    kept = np.delete(np.arange(len(pieces)), dropped)
-    order, row_offsets = placement(pieces[kept], capacity, limit)
-    return kept[order], row_offsets
+def _placed(
+    sizes: IntArray, capacity: int, limit: int | None, strategy: str, seconds: float
+) -> tuple[IntArray, IntArray, Int64Array | None]:
+    """Return the order, the row offsets and the prices of a strategy that places whole pieces."""
+    if strategy == "next_fit":
+        return *next_fit(sizes, capacity, limit), None
+    if strategy == "best_fit_decreasing":
+        return *best_fit_decreasing(sizes, capacity, limit), None
+    histogram = histogram_from_sizes(sizes)
+    blocks, prices = optimal_blocks(histogram, capacity, seconds)
+    return *blocks.written_out(pieces_in_decreasing_order(sizes, histogram)), prices
