@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from hermetic.errors import HermeticError as HermeticError
     from hermetic.loss import document_log_probs as document_log_probs
     from hermetic.loss import packed_loss as packed_loss
+    from hermetic.plan import OnlinePacker as OnlinePacker
     from hermetic.plan import Plan as Plan
+    from hermetic.plan import plan_histogram as plan_histogram
     from hermetic.plan import plan_rows as plan_rows
     from hermetic.probe import LeakReport as LeakReport
     from hermetic.probe import probe as probe
@@ -31,12 +33,14 @@ _HOMES = {
     "Boundaries": "hermetic.batch",
     "HermeticError": "hermetic.errors",
     "LeakReport": "hermetic.probe",
+    "OnlinePacker": "hermetic.plan",
     "PackedBatch": "hermetic.batch",
     "Plan": "hermetic.plan",
     "collate": "hermetic.batch",
     "document_log_probs": "hermetic.loss",
     "packed_attention": "hermetic.attention",
     "packed_loss": "hermetic.loss",
+    "plan_histogram": "hermetic.plan",
     "plan_rows": "hermetic.plan",
     "probe": "hermetic.probe",
     "seal": "hermetic.seal",

@@ -8,13 +8,13 @@ from hermetic.data import render as render_summary
 from hermetic.demo.run import DemoResult
 
 _COLUMNS = {
-    "utilization": ("utilization", "{:.1%}"),
+    "utilization": ("used", "{:.1%}"),
     "steps": ("steps", "{}"),
-    "tokens_per_second": ("tokens/s", "{:,.0f}"),
-    "train_loss": ("train loss", "{:.4f}"),
-    "heldout_loss": ("held-out loss", "{:.4f}"),
-    "logit_difference": ("logits vs padded", "{:.1e}"),
-    "gradient_difference": ("gradient vs padded", "{:.1e}"),
+    "tokens_per_second": ("tok/s", "{:,.0f}"),
+    "train_loss": ("train", "{:.4f}"),
+    "heldout_loss": ("held-out", "{:.4f}"),
+    "logit_difference": ("logits", "{:.1e}"),
+    "gradient_difference": ("gradient", "{:.1e}"),
 }
 
 
@@ -29,8 +29,9 @@ def render(result: DemoResult) -> RenderableType:
         Text("\n3. The same documents trained in four ways, from the same weights, in the same steps", style="bold"),
         _arms(result),
         Text(
-            "held-out loss: nats per supervised token, one conversation at a time. Differences to padded: on the first "
-            "batch, before training.",
+            "used: real tokens per slot. train: loss of the last tenth of the steps; held-out: loss of other "
+            "conversations, one at a time; both in nats per supervised token. logits, gradient: largest and relative "
+            "difference to padded on the first batch, before training.",
             style="dim",
         ),
     )
@@ -38,7 +39,7 @@ def render(result: DemoResult) -> RenderableType:
 
 def _arms(result: DemoResult) -> Table:
     table = Table()
-    table.add_column("arm")
+    table.add_column("arm", no_wrap=True)
     for title, _ in _COLUMNS.values():
         table.add_column(title, justify="right")
     for name, arm in result.arms.items():
