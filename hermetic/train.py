@@ -51,6 +51,8 @@ class TrainSettings:
     lora: bool = False
     """Train low-rank adapters on all linear layers instead of the weights."""
     gradient_checkpointing: bool = False
+    bf16: bool = False
+    """Mixed precision: arithmetic in bfloat16 through autocast, weights and optimizer in float32."""
     seed: int = 0
     """Of the order of rows and of dropout."""
 
@@ -153,7 +155,9 @@ def train(
             },
         )
         say(f"loading {model}")
-        network = load_model(model, trust_remote_code=trust_remote_code)
+        # Small steps vanish in bfloat16 weights, so trained weights are float32; adapters leave theirs alone.
+        dtype = None if settings.lora else torch.float32
+        network = load_model(model, trust_remote_code=trust_remote_code, dtype=dtype)
         _check_vocabulary(network, packed)
         _check_weights(network)
         if settings.lora:
@@ -222,13 +226,20 @@ def _packed_data(
     return packed
 
 
-def load_model(model: str | os.PathLike[str], *, trust_remote_code: bool = False, attention: str | None = None) -> Any:
+def load_model(
+    model: str | os.PathLike[str],
+    *,
+    trust_remote_code: bool = False,
+    attention: str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Any:
     """Load a causal language model from a folder or the hub.
 
     Args:
         model: folder or hub id.
         trust_remote_code: whether the model may bring code of its own and run it.
         attention: the attention implementation, as transformers names it; by default the model's own choice.
+        dtype: of the weights; by default that of the checkpoint.
 
     Raises:
         TrainError: there is no such model.
@@ -239,7 +250,8 @@ def load_model(model: str | os.PathLike[str], *, trust_remote_code: bool = False
 
     from hermetic.integrations.transformers import without_progress_bars
 
-    options = {} if attention is None else {"attn_implementation": attention}
+    choices = {"attn_implementation": attention, "dtype": dtype}
+    options = {name: choice for name, choice in choices.items() if choice is not None}
     try:
         with without_progress_bars():
             return transformers.AutoModelForCausalLM.from_pretrained(
@@ -368,6 +380,7 @@ def _training_arguments(settings: TrainSettings) -> Any:
         warmup_steps=0.03,
         lr_scheduler_type="cosine",
         **{checkpointing: settings.gradient_checkpointing},
+        bf16=settings.bf16,
         seed=settings.seed,
         data_seed=settings.seed,
         remove_unused_columns=False,
