@@ -2,14 +2,12 @@
 
 import doctest
 import itertools
-import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from length_files import length_file
 
 import hermetic.plan.balance
 from hermetic.errors import ConservationError, PlanError
@@ -115,12 +113,13 @@ def test_natural_lengths_are_within_two_percent_at_eight_ranks():
     assert plan.assign(8).slowdown <= 1.02 < in_turn.max(axis=1).sum() / in_turn.mean(axis=1).sum()
 
 
-@pytest.mark.skipif("HERMETIC_LENGTHS" not in os.environ, reason="HERMETIC_LENGTHS names a folder of length files")
+@pytest.mark.slow
+@pytest.mark.lengths
 @pytest.mark.parametrize("name", ["openchat_v1_lengths.json", "sharegpt_lengths.json"])
 @pytest.mark.parametrize("capacity", [2_048, 4_096, 8_192])
 @pytest.mark.parametrize("rows_per_rank", [1, 4])
 def test_real_lengths_are_within_two_percent_at_eight_ranks(name, capacity, rows_per_rank):
-    lengths = json.loads((Path(os.environ["HERMETIC_LENGTHS"]) / name).read_text())["lengths"]
+    lengths = length_file(name)["lengths"]
     plan = plan_rows(lengths, capacity, on_overflow="truncate", seed=0)
     assert plan.assign(8, rows_per_rank=rows_per_rank).slowdown <= 1.02
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from length_files import length_file
 
 import hermetic
 import hermetic.plan.online
@@ -144,11 +145,12 @@ def test_a_buffer_of_ten_thousand_documents_is_within_a_thousandth_of_the_whole_
     assert len(rows) <= 1.001 * plan_rows(lengths, capacity).num_rows
 
 
-@pytest.mark.skipif("HERMETIC_LENGTHS" not in os.environ, reason="HERMETIC_LENGTHS names a folder of length files")
+@pytest.mark.slow
+@pytest.mark.lengths
 @pytest.mark.parametrize("name", ["openchat_v1_lengths.json", "sharegpt_lengths.json"])
 @pytest.mark.parametrize("capacity", [2_048, 4_096, 8_192])
 def test_on_real_lengths_the_stream_is_within_a_thousandth_of_the_whole_plan(name, capacity):
-    lengths = np.array(json.loads((Path(os.environ["HERMETIC_LENGTHS"]) / name).read_text())["lengths"])
+    lengths = np.array(length_file(name)["lengths"])
     offline = plan_rows(lengths[lengths > 0], capacity, on_overflow="truncate")
     packer = OnlinePacker(capacity, max_buffered_tokens=10_000 * int(lengths.mean()), on_overflow="truncate")
     assert len(emitted_by(packer, lengths.tolist())) <= 1.001 * offline.num_rows

@@ -1,16 +1,14 @@
 """Millions of documents: no more memory than promised, and what the real length files must give.
 
-The real files are read from the folder that HERMETIC_LENGTHS_DIR names; a slow test without it fails and says so.
+A test of the real files fails without HERMETIC_LENGTHS_DIR and says so.
 """
 
-import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from length_files import length_file
 
 from hermetic.plan import plan_histogram, plan_rows
 from hermetic.plan.arguments import OVERFLOW_POLICIES
@@ -20,9 +18,9 @@ import sys, tracemalloc
 import numpy as np
 from hermetic.plan import plan_rows
 lengths = np.minimum(np.exp(np.random.default_rng(0).normal(np.log(300), 1, {number})) + 1, 8192).astype(np.{dtype})
-plan_rows(lengths[:99], 8192, seed={seed})
+plan_rows(lengths[:99], 8192, on_overflow="{policy}", seed={seed})
 tracemalloc.start()
-plan = plan_rows(lengths, 8192, seed={seed})
+plan = plan_rows(lengths, 8192, on_overflow="{policy}", seed={seed})
 print(tracemalloc.get_traced_memory()[1] / len(lengths))
 """
 
@@ -34,24 +32,19 @@ def peak_bytes_per_document(**values):
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("seed", [None, 0])
-def test_a_million_documents_are_planned_and_checked_in_24_bytes_each(dtype, seed):
-    assert 8 < peak_bytes_per_document(number=1_000_000, dtype=dtype, seed=seed) <= 24
+@pytest.mark.parametrize("policy", ["error", "split"])
+def test_a_million_documents_are_planned_and_checked_in_24_bytes_each(dtype, seed, policy):
+    assert 8 < peak_bytes_per_document(number=1_000_000, dtype=dtype, seed=seed, policy=policy) <= 24
 
 
 def test_the_measure_of_memory_sees_an_array_of_eight_bytes_a_document():
     program = PEAK.replace("tracemalloc.start()", "tracemalloc.start(); kept = np.zeros(2 * len(lengths))")
-    command = [sys.executable, "-c", program.format(number=1_000_000, dtype="int32", seed=None)]
+    command = [sys.executable, "-c", program.format(number=1_000_000, dtype="int32", seed=None, policy="error")]
     assert float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) > 24
 
 
-def length_file(name):
-    folder = os.environ.get("HERMETIC_LENGTHS_DIR")
-    if folder is None:
-        pytest.fail(f"{name} is needed: set HERMETIC_LENGTHS_DIR to the folder that holds it", pytrace=False)
-    return json.loads((Path(folder) / name).read_text(encoding="utf-8"))
-
-
 @pytest.mark.slow
+@pytest.mark.lengths
 @pytest.mark.parametrize(("capacity", "rows"), [(2_048, 4_673), (4_096, 2_326), (8_192, 1_163)])
 @pytest.mark.parametrize("strategy", ["best_fit_decreasing", "optimal"])
 def test_open_chat_lengths_take_at_most_these_rows(capacity, rows, strategy):
@@ -61,6 +54,7 @@ def test_open_chat_lengths_take_at_most_these_rows(capacity, rows, strategy):
 
 
 @pytest.mark.slow
+@pytest.mark.lengths
 def test_sixteen_million_wikipedia_documents_are_planned_to_within_one_row_of_the_proven_bound():
     counts = length_file("wikipedia_512_histogram.json")["counts"]
     first, plan = plan_histogram(counts, 512), plan_histogram(counts, 512, strategy="optimal", time_limit=100)
@@ -70,6 +64,7 @@ def test_sixteen_million_wikipedia_documents_are_planned_to_within_one_row_of_th
 
 
 @pytest.mark.slow
+@pytest.mark.lengths
 def test_squad_takes_40195_rows_and_not_one_less():
     counts = length_file("squad_384_histogram.json")["counts"]
     plan = plan_histogram(counts, 384, strategy="optimal", time_limit=60)
@@ -77,6 +72,7 @@ def test_squad_takes_40195_rows_and_not_one_less():
 
 
 @pytest.mark.slow
+@pytest.mark.lengths
 @pytest.mark.parametrize("strategy", ["best_fit_decreasing", "next_fit", "concat_then_split"])
 @pytest.mark.parametrize("policy", OVERFLOW_POLICIES[1:])
 def test_the_ledger_of_every_policy_adds_up_on_share_gpt_to_the_token(strategy, policy):

@@ -49,7 +49,8 @@ class Blocks(NamedTuple):
 
     def written_out(self, ranked: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], Int64Array]:
         """Return ``order [N]``, the pieces row after row, and ``row_offsets [rows + 1]``."""
-        return _written_out(self, ranked)
+        order = np.empty(len(ranked), np.int32)  # Numba's own arrays belong to it, and a plan would copy them
+        return order, _write_out(self, ranked, order)
 
 
 def blocks_from_columns(histogram: Histogram, columns: Int64Array, times: Int64Array) -> Blocks:
@@ -70,8 +71,8 @@ def blocks_from_columns(histogram: Histogram, columns: Int64Array, times: Int64A
 
 
 @compiled
-def _written_out(blocks: Blocks, ranked: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], Int64Array]:
-    order = np.empty(len(ranked), np.int32)
+def _write_out(blocks: Blocks, ranked: npt.NDArray[np.int32], order: npt.NDArray[np.int32]) -> Int64Array:
+    """Fill ``order`` and return the row offsets."""
     row_offsets = np.zeros(blocks.rows.sum() + 1, np.int64)
     place, row = 0, 0
     for block in range(len(blocks.rows)):
@@ -83,4 +84,4 @@ def _written_out(blocks: Blocks, ranked: npt.NDArray[np.int32]) -> tuple[npt.NDA
                 place += blocks.each[part]
             row += 1
             row_offsets[row] = place
-    return order, row_offsets
+    return row_offsets

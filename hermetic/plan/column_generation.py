@@ -6,7 +6,8 @@ the most valuable one, and for every size the most valuable one around one more 
 once, which needs a dozen rounds where one row a round needs thousands. Rows whose price is far off leave again.
 **Guarantee.** Each round proves a bound (see ``certificate``), so stopping early is safe. The relaxation ends
 when no row is worth more than it costs, or when its value rounded up is proven.
-**Price.** A linear program of L rows and some 10 L columns each round.
+**Price.** A linear program of L rows and some 10 L columns each round. A search for rows that took longer than the
+time that is left is not begun again.
 """
 
 import time
@@ -36,9 +37,13 @@ class Relaxation(NamedTuple):
     """``[L]``, the prices that prove ``bound``."""
     bound: int
     """Rows that are needed at least."""
+    search_seconds: float
+    """How long the last search for rows took."""
 
 
-def relaxed(histogram: Histogram, capacity: int, columns: Int64Array, deadline: float) -> Relaxation:
+def relaxed(
+    histogram: Histogram, capacity: int, columns: Int64Array, deadline: float, search_seconds: float = 0.0
+) -> Relaxation:
     """Solve the relaxation.
 
     Args:
@@ -46,6 +51,7 @@ def relaxed(histogram: Histogram, capacity: int, columns: Int64Array, deadline: 
         capacity: the size of a row.
         columns: ``[L, P]``, rows to begin with; every size is in one of them.
         deadline: when to stop, as ``time.monotonic`` tells it.
+        search_seconds: how long a search for rows takes, if one was made before.
     """
     packets = knapsack.packets_from_histogram(histogram, capacity)
     times = np.zeros(columns.shape[1])
@@ -57,6 +63,9 @@ def relaxed(histogram: Histogram, capacity: int, columns: Int64Array, deadline: 
         if solution is None:
             break
         times, duals = solution
+        search_start = time.monotonic()
+        if search_start + search_seconds > deadline:
+            break
         # Prices of a young program are extreme. Half-way to those that proved most so far, they find better rows.
         for candidate in ((duals + proof) / 2, duals):
             best, taken = knapsack.best_rows(histogram.sizes, _in_parts(candidate), packets, capacity)
@@ -66,12 +75,14 @@ def relaxed(histogram: Histogram, capacity: int, columns: Int64Array, deadline: 
             fresh = _worthwhile(histogram, capacity, _in_parts(duals), packets, taken)
             if fresh.shape[1]:
                 break
-        if fresh.shape[1] == 0 or bound >= times.sum() * (1 - _TOLERANCE):
+        search_seconds = time.monotonic() - search_start
+        solved = fresh.shape[1] == 0 or bound >= times.sum() * (1 - _TOLERANCE)
+        if solved or time.monotonic() > deadline:
             break
         kept = _near(columns, times, _in_parts(duals))
         columns = np.concatenate([columns[:, kept], fresh], axis=1)
         times = np.concatenate([times[kept], np.zeros(fresh.shape[1])])
-    return Relaxation(columns=columns, times=times, prices=prices, bound=bound)
+    return Relaxation(columns=columns, times=times, prices=prices, bound=bound, search_seconds=search_seconds)
 
 
 def _in_parts(prices: npt.NDArray[np.float64]) -> Int64Array:
@@ -111,7 +122,12 @@ def _worthwhile(
     rows[keys, keys] += 1
     possible = (rows <= knapsack.most_in_a_row(histogram, capacity)[:, None]).all(axis=0)
     worth = prices @ rows > PRICE_OF_A_ROW * (1 + _TOLERANCE)
-    return np.unique(rows[:, possible & worth], axis=1)
+    wanted = np.flatnonzero(possible & worth)
+    # Rows are told apart by a weighted sum, modulo 2**64, for to sort the rows themselves takes ten times as long.
+    # One that had the sum of another would be found a round later.
+    weights = np.random.SeedSequence(0).generate_state(len(rows), np.uint64).astype(np.int64)
+    first = np.unique((weights @ rows)[wanted], return_index=True)[1]
+    return rows[:, wanted[np.sort(first)]]
 
 
 def _near(columns: Int64Array, times: npt.NDArray[np.float64], prices: Int64Array) -> npt.NDArray[np.intp]:

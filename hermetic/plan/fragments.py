@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from hermetic.errors import PlanError
 from hermetic.plan.arrays import IntArray, compiled, frozen, owned
@@ -49,26 +50,48 @@ class Fragments:
     __hash__ = None  # type: ignore[assignment] # arrays are compared by value and have no hash
 
 
-def fragments_from_capacity(lengths: IntArray, capacity: int) -> Fragments:
-    """Cut each document on its own: fragments of ``capacity`` tokens and one with what remains.
+def fragment_lengths(lengths: IntArray, capacity: int) -> npt.NDArray[np.int32]:
+    """Return the tokens of each fragment if each document is cut on its own: ``capacity``, and what remains.
 
     Example:
-        Lengths ``[5, 2, 0]`` at capacity 4 give the lengths ``[4, 1, 2]`` of documents ``[0, 0, 1]``.
+        Lengths ``[5, 2, 0]`` at capacity 4 give ``[4, 1, 2]``.
     """
     number = int((-(-lengths // capacity)).sum(dtype=np.int64))
-    starts = np.empty(number, lengths.dtype)  # a start is below the length of its document
-    document, length = np.empty(number, np.int32), np.empty(number, np.int32)
-    _cut(lengths, capacity, document, starts, length)
-    return Fragments(document=frozen(document), start=frozen(starts), length=frozen(length))
+    length = np.empty(number, np.int32)  # Numba's own arrays belong to it, and a plan would copy them
+    _cut(lengths, capacity, length)
+    return length
+
+
+def fragments_from_lengths(lengths: IntArray, length: npt.NDArray[np.int32]) -> Fragments:
+    """Return the table of fragments that have ``length [F]`` tokens each and tile documents of ``lengths``.
+
+    Example:
+        Lengths ``[5, 2, 0]`` cut into ``[4, 1, 2]`` tokens: documents ``[0, 0, 1]``, starts ``[0, 4, 0]``.
+    """
+    start = np.empty(len(length), lengths.dtype)  # a start is below the length of its document
+    document = np.empty(len(length), np.int32)
+    _tile(lengths, length, document, start)
+    return Fragments(document=frozen(document), start=frozen(start), length=frozen(length))
 
 
 @compiled
-def _cut(lengths: IntArray, capacity: int, document: IntArray, start: IntArray, length: IntArray) -> None:
-    """Fill the three columns of the table."""
+def _cut(lengths: IntArray, capacity: int, length: IntArray) -> None:
+    """Fill the column of lengths."""
+    fragment = 0
+    for tokens in lengths:
+        for first in range(0, tokens, capacity):
+            length[fragment] = min(capacity, tokens - first)
+            fragment += 1
+
+
+@compiled
+def _tile(lengths: IntArray, length: IntArray, document: IntArray, start: IntArray) -> None:
+    """Fill the two other columns of the table."""
     fragment = 0
     for owner in range(len(lengths)):
-        for first in range(0, lengths[owner], capacity):
+        reached = 0
+        while reached < lengths[owner]:
             document[fragment] = owner
-            start[fragment] = first
-            length[fragment] = min(capacity, lengths[owner] - first)
+            start[fragment] = reached
+            reached += length[fragment]
             fragment += 1

@@ -6,7 +6,7 @@ import numpy.typing as npt
 from hermetic.plan import arguments
 from hermetic.plan.arrays import IntArray, frozen
 from hermetic.plan.best_fit import best_fit_decreasing
-from hermetic.plan.fragments import Fragments, fragments_from_capacity
+from hermetic.plan.fragments import Fragments, fragment_lengths, fragments_from_lengths
 from hermetic.plan.histogram import Int64Array, histogram_from_sizes, pieces_in_decreasing_order
 from hermetic.plan.in_order import concat_then_split, next_fit
 from hermetic.plan.optimal import optimal_blocks
@@ -81,11 +81,14 @@ def plan_rows(
         order: IntArray = np.arange(len(fragments), dtype=np.int32)
         sizes = piece_sizes(fragments.length, align)
     else:
-        fragments = _fragments(documents, capacity, on_overflow)
-        sizes = piece_sizes(piece_lengths(documents, fragments, capacity, on_overflow), align)
+        tokens = _piece_lengths(documents, capacity, on_overflow)
+        sizes = piece_sizes(tokens, align)
         order, row_offsets, prices = _placed(sizes, capacity // align, limit, strategy, seconds)
     if seed is not None:
         order, row_offsets = shuffled(order, row_offsets, sizes, seed, epoch)
+    del sizes
+    if on_overflow == "split" and fragments is None:  # only now, for until here their lengths sufficed
+        fragments = fragments_from_lengths(documents, tokens)
     return Plan(
         capacity=capacity,
         strategy=strategy,
@@ -102,13 +105,13 @@ def plan_rows(
     )
 
 
-def _fragments(lengths: IntArray, capacity: int, on_overflow: str) -> Fragments | None:
+def _piece_lengths(lengths: IntArray, capacity: int, on_overflow: str) -> IntArray:
     if on_overflow == "error":
         refuse_long_documents(lengths, capacity)
     if on_overflow != "split":
-        return None
+        return piece_lengths(lengths, None, capacity, on_overflow)
     refuse_too_many_fragments(lengths, capacity)
-    return fragments_from_capacity(lengths, capacity)
+    return fragment_lengths(lengths, capacity)
 
 
 def _placed(

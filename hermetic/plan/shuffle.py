@@ -23,15 +23,19 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 def shuffled(
     order: IntArray, row_offsets: IntArray, sizes: IntArray, seed: int, epoch: int
 ) -> tuple[IntArray, IntArray]:
-    """Return ``order`` and ``row_offsets`` after a seeded exchange; ``sizes`` belong to the pieces."""
+    """Return ``order``, which the caller gives away, and ``row_offsets`` after a seeded exchange.
+
+    ``sizes`` belong to the pieces.
+    """
     key = np.random.SeedSequence(seed, spawn_key=(epoch,))
     keys = key.generate_state(2, np.uint64)
     placed = sizes[order]
     histogram = histogram_from_sizes(placed)
-    exchanged = order.astype(np.int32)
+    exchanged = order.astype(np.int32, copy=False)
     _exchange(exchanged, pieces_in_decreasing_order(placed, histogram), histogram.starts, keys[0])
     del placed
-    return _permuted(exchanged, row_offsets.astype(np.int64), keys[1])
+    permuted = np.empty_like(exchanged)  # Numba's own arrays belong to it, and a plan would copy them
+    return permuted, _permute(exchanged, row_offsets.astype(np.int64), permuted, keys[1])
 
 
 @compiled
@@ -48,22 +52,23 @@ def _exchange(
 
 
 @compiled
-def _permuted(
-    order: npt.NDArray[np.int32], row_offsets: Int64Array, state: np.uint64
-) -> tuple[npt.NDArray[np.int32], Int64Array]:
+def _permute(
+    order: npt.NDArray[np.int32], row_offsets: Int64Array, permuted: npt.NDArray[np.int32], state: np.uint64
+) -> Int64Array:
+    """Fill ``permuted`` with the rows of ``order`` in another order and return their offsets."""
     rows = np.arange(len(row_offsets) - 1)
     for last in range(len(rows) - 1, 0, -1):
         state += _GOLDEN
         other = _below(last + 1, state)
         rows[last], rows[other] = rows[other], rows[last]
-    permuted, offsets = np.empty_like(order), np.zeros_like(row_offsets)
+    offsets = np.zeros_like(row_offsets)
     place = 0
     for row in range(len(rows)):
         for source in range(row_offsets[rows[row]], row_offsets[rows[row] + 1]):
             permuted[place] = order[source]
             place += 1
         offsets[row + 1] = place
-    return permuted, offsets
+    return offsets
 
 
 @compiled
