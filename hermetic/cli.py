@@ -102,11 +102,16 @@ def plan(
     on_overflow: OnOverflow = "error",
     max_documents_per_row: Annotated[int | None, typer.Option(help="Most documents or fragments in a row.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the order of rows and of who shares one.")] = None,
+    align: Annotated[int, typer.Option(help="Each document takes a multiple of this many tokens of its row.")] = 1,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds that optimal may take; default: 60.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Show what other ways would take.")] = False,
     save: Annotated[Path | None, typer.Option(help="Write the plan here, for hermetic.Plan.load.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan rows from document lengths alone and say how near the optimum they are; exit code 1 on lost tokens."""
+    """Plan rows from lengths alone and say how near the optimum they are.
+
+    The exit code is 1 when the plan loses tokens.
+    """
     from hermetic.data import plan_lengths, render_plan
 
     with _stages(quiet=as_json) as on_stage:
@@ -118,6 +123,8 @@ def plan(
             on_overflow=on_overflow,
             max_documents_per_row=max_documents_per_row,
             seed=seed,
+            align=align,
+            time_limit=time_limit,
             compare=compare,
             save=save,
             on_stage=on_stage,
@@ -139,7 +146,7 @@ def pack(
     capacity: Capacity,
     out: Annotated[Path, typer.Option(help="New folder for the packed rows.")],
     strategy: Annotated[
-        str, typer.Option(help="best_fit_decreasing, next_fit, or concat_then_split (pretraining only).")
+        str, typer.Option(help="best_fit_decreasing, optimal, next_fit, or concat_then_split (pretraining only).")
     ] = "best_fit_decreasing",
     on_overflow: OnOverflow = "error",
     seed: Annotated[int, typer.Option(help="Of the order of rows and of who shares one.")] = 0,

@@ -92,6 +92,22 @@ def test_the_options_reach_the_plan_that_is_saved(lengths_file, tmp_path):
     assert Plan.load(tmp_path / "plan.npz") == expected
 
 
+def test_align_and_the_time_limit_reach_the_plan(lengths_file, tmp_path):
+    options = ("--align", 4, "--strategy", "optimal", "--time-limit", 5, "--save", tmp_path / "plan.npz")
+    result = run(lengths_file, "--capacity", 12, *options)
+    assert result.exit_code == 0
+    assert "optimal, error, in multiples of 4" in result.stdout
+    assert Plan.load(tmp_path / "plan.npz") == plan_rows(LENGTHS, 12, align=4, strategy="optimal", time_limit=5)
+
+
+def test_a_histogram_that_states_its_capacity_needs_no_option(tmp_path):
+    path = tmp_path / "histogram.json"
+    path.write_text(json.dumps({"capacity": 10, "counts": [0, 2, 2, 1, 0, 1]}))
+    result = run(path, "--align", 2, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["rows"] == plan_rows(LENGTHS, 10, align=2).num_rows
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -100,6 +116,8 @@ def test_the_options_reach_the_plan_that_is_saved(lengths_file, tmp_path):
         (("--capacity", "0"), "HE100: capacity is 0"),
         (("--capacity", "10", "--strategy", "x"), "HE100: strategy is 'x'; expected one of"),
         (("--capacity", "10", "--on-overflow", "x"), "HE100: on_overflow is 'x'; expected one of"),
+        (("--capacity", "10", "--align", "3"), "HE100: align is 3 and does not divide the capacity 10"),
+        (("--capacity", "10", "--time-limit", "3"), "HE100: time_limit is 3.0, but strategy 'best_fit_decreasing'"),
         (("--capacity", "10", "--column", "x"), "HE601: .* has no columns"),
         (("--capacity", "10", "--save", "no folder/plan.npz"), "HE103: cannot write a plan to"),
     ],

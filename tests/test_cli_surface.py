@@ -12,6 +12,19 @@ from hermetic.cli import app
 COMMON = {"--help", "-h"}
 SURFACE = {
     "demo": {"--json"},
+    "plan": {
+        "--capacity",
+        "--column",
+        "--strategy",
+        "--on-overflow",
+        "--max-documents-per-row",
+        "--seed",
+        "--align",
+        "--time-limit",
+        "--compare",
+        "--save",
+        "--json",
+    },
     "pack": {
         "--tokenizer",
         "--capacity",
@@ -47,7 +60,14 @@ SURFACE = {
         "--json",
     },
 }
-ARGUMENTS = {"demo": [], "pack": ["source"], "inspect": ["folder"], "probe": ["model"], "train": []}
+ARGUMENTS = {
+    "demo": [],
+    "plan": ["lengths"],
+    "pack": ["source"],
+    "inspect": ["folder"],
+    "probe": ["model"],
+    "train": [],
+}
 
 
 def run(*arguments):
@@ -91,6 +111,7 @@ def test_the_help_of_all_names_each_command_with_a_whole_sentence():
     [
         [],
         ["nope"],
+        ["plan"],
         ["pack"],
         ["train"],
         ["inspect"],

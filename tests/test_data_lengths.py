@@ -1,5 +1,6 @@
 """Lengths out of files, each kind read exactly and each fault named; and a plan of them in numbers."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -190,6 +191,52 @@ def test_the_alternatives_lay_out_the_same_documents_under_the_same_policy(tmp_p
         "next_fit",
         "best fit in windows of 1,000, as TRL's default",
     ]
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    counts=st.lists(st.integers(0, 4), min_size=1, max_size=30).filter(any),
+    capacity=st.sampled_from([8, 12, 24]),
+    options=st.fixed_dictionaries(
+        {
+            "strategy": st.sampled_from(["best_fit_decreasing", "next_fit", "concat_then_split"]),
+            "on_overflow": st.sampled_from(["truncate", "split", "drop"]),
+            "max_documents_per_row": st.none() | st.integers(1, 3),
+            "align": st.sampled_from([1, 2, 4]),
+            "seed": st.none() | st.just(3),
+        }
+    ),
+)
+def test_a_histogram_has_the_summary_of_the_documents_that_it_counts(tmp_path_factory, counts, capacity, options):
+    folder = tmp_path_factory.mktemp("lengths")
+    histogram = json_file(folder, {"counts": counts}, "histogram.json")
+    one_by_one = json_file(folder, lengths_from_path(histogram).lengths.tolist(), "list.json")
+    found, expected = (
+        dataclasses.asdict(plan_lengths(path, capacity=capacity, **options)) for path in (histogram, one_by_one)
+    )
+    for summary in (found, expected):
+        del summary["path"], summary["kind"], summary["plan_seconds"]
+    assert found == expected
+
+
+def test_a_histogram_may_count_more_documents_than_a_plan_can_list_until_the_plan_is_wanted(tmp_path):
+    path = json_file(tmp_path, {"capacity": 8, "counts": [2**33, 0, 2**32]})
+    summary = plan_lengths(path)
+    assert (summary.documents, summary.rows, summary.certified) == (3 * 2**32, (2**33 + 3 * 2**32) // 8, True)
+    for options in ({"compare": True}, {"save": tmp_path / "plan.npz"}, {"strategy": "next_fit"}):
+        with pytest.raises(
+            SourceError, match=r"lengths\.json counts 12884901888 documents; expected at most 2147483647"
+        ):
+            plan_lengths(path, **options)
+
+
+def test_the_summary_of_lengths_agrees_with_numpy(tmp_path):
+    lengths = np.random.default_rng(1).integers(0, 50, 501)
+    for given_lengths in (lengths, lengths[1:]):
+        summary = plan_lengths(json_file(tmp_path, given_lengths.tolist()), capacity=64)
+        assert summary.median == np.median(given_lengths)
+        assert summary.mean == pytest.approx(given_lengths.mean())
+        assert (summary.tokens, summary.longest) == (given_lengths.sum(), given_lengths.max())
 
 
 def test_documents_without_a_token_make_a_summary_without_rows_to_compare(tmp_path):

@@ -1,8 +1,9 @@
 """Document lengths out of whatever holds them: an array, a table, a list, a histogram, a packed folder.
 
 Guarantee: one whole number of tokens for each document, in the order of the file, or an error that names the file and
-what is wrong with it. A histogram has no order, so one is drawn from a fixed seed: sorted lengths would flatter some
-strategies and ruin others. Price: 8 bytes a document; a packed folder is verified first, which reads all of it.
+what is wrong with it. A histogram has no order, so where one is needed it is drawn from a fixed seed: sorted lengths
+would flatter some strategies and ruin others. Price: 8 bytes a document, or a length of a histogram; a packed folder is
+verified first, which reads all of it.
 """
 
 import json
@@ -21,7 +22,7 @@ from hermetic.data.packed import open_packed
 from hermetic.errors import PlanError, SourceError
 from hermetic.plan.arguments import read_capacity, read_lengths
 
-__all__ = ["DocumentLengths", "lengths_from_path"]
+__all__ = ["DocumentLengths", "LengthCounts", "counts_or_lengths_from_path", "lengths_from_path"]
 
 _LENGTH_COLUMNS: Final = ("length", "lengths", "input_ids")
 """Columns of a Parquet file that are taken without being named, the first one that it has."""
@@ -41,6 +42,30 @@ class DocumentLengths:
     capacity: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LengthCounts:
+    """How many documents of a file have each length, and the capacity if the file states one."""
+
+    path: str
+    counts: dict[int, int]
+    """Documents of each length, at least one in all."""
+
+    capacity: int | None = None
+
+    def drawn(self) -> DocumentLengths:
+        """Return as many lengths as are counted, in an order that is drawn, the same each time.
+
+        Raises:
+            SourceError: If there are more than a plan of single documents can hold.
+        """
+        total = sum(self.counts.values())
+        if total > INT32_MAX:
+            raise SourceError(f"{self.path} counts {total} documents; expected at most {INT32_MAX}")
+        in_order = np.repeat(np.array(list(self.counts), np.int64), list(self.counts.values()))
+        lengths = np.random.default_rng(0).permutation(in_order)
+        return DocumentLengths(path=self.path, kind="histogram", lengths=read_lengths(lengths), capacity=self.capacity)
+
+
 def lengths_from_path(path: str | os.PathLike[str], *, column: str | None = None) -> DocumentLengths:
     """Read document lengths.
 
@@ -54,8 +79,21 @@ def lengths_from_path(path: str | os.PathLike[str], *, column: str | None = None
         SourceError: If the file is missing, of another kind, damaged, or holds no lengths.
         PackedDataError: If a folder is not one of packed rows, or is damaged.
     """
+    found = counts_or_lengths_from_path(path, column=column)
+    return found.drawn() if isinstance(found, LengthCounts) else found
+
+
+def counts_or_lengths_from_path(
+    path: str | os.PathLike[str], *, column: str | None = None
+) -> DocumentLengths | LengthCounts:
+    """Read what ``lengths_from_path`` reads, but a histogram as the counts that it holds.
+
+    Raises:
+        SourceError: As ``lengths_from_path``.
+        PackedDataError: As ``lengths_from_path``.
+    """
     source = Path(path)
-    readers: dict[str, Callable[[Path], DocumentLengths]] = {
+    readers: dict[str, Callable[[Path], DocumentLengths | LengthCounts]] = {
         ".npy": _read_npy,
         ".json": _read_json,
         ".parquet": partial(_read_parquet, column=column),
@@ -77,12 +115,24 @@ def _made(source: Path, kind: str, values: Any, capacity: Any = None) -> Documen
     """Check what a reader found."""
     try:
         lengths = read_lengths(values)
-        capacity = None if capacity is None else read_capacity(capacity)
     except PlanError as error:
         raise SourceError(f"{source}: {error}") from error
-    if len(lengths) == 0:
+    _refuse_none(source, len(lengths))
+    return DocumentLengths(
+        path=os.fspath(source), kind=kind, lengths=lengths, capacity=_stated_capacity(source, capacity)
+    )
+
+
+def _refuse_none(source: Path, documents: int) -> None:
+    if documents == 0:
         raise SourceError(f"{source} holds no lengths; expected at least one document")
-    return DocumentLengths(path=os.fspath(source), kind=kind, lengths=lengths, capacity=capacity)
+
+
+def _stated_capacity(source: Path, capacity: Any) -> int | None:
+    try:
+        return None if capacity is None else read_capacity(capacity)
+    except PlanError as error:
+        raise SourceError(f"{source}: {error}") from error
 
 
 def _read_npy(source: Path) -> DocumentLengths:
@@ -95,7 +145,7 @@ def _read_npy(source: Path) -> DocumentLengths:
     return _made(source, "NumPy array", array)
 
 
-def _read_json(source: Path) -> DocumentLengths:
+def _read_json(source: Path) -> DocumentLengths | LengthCounts:
     try:
         content = json.loads(source.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
@@ -105,7 +155,7 @@ def _read_json(source: Path) -> DocumentLengths:
     if isinstance(content, dict) and isinstance(content.get("lengths"), list):
         return _made(source, "list", content["lengths"], content.get("capacity"))
     if isinstance(content, dict) and isinstance(content.get("counts"), list):
-        return _made(source, "histogram", _expanded(source, content["counts"]), content.get("capacity"))
+        return _read_counts(source, content["counts"], content.get("capacity"))
     found = f"an object with the keys {sorted(content)}" if isinstance(content, dict) else f"a {type(content).__name__}"
     raise SourceError(
         f'{source} holds {found}; expected a list of lengths, {{"lengths": [...]}}, or a histogram '
@@ -113,18 +163,16 @@ def _read_json(source: Path) -> DocumentLengths:
     )
 
 
-def _expanded(source: Path, counts: list[Any]) -> npt.NDArray[np.int64]:
-    """Return as many lengths as a histogram counts, in a drawn order."""
+def _read_counts(source: Path, counts: list[Any], capacity: Any) -> LengthCounts:
+    """Check a histogram."""
     for place, count in enumerate(counts):
         if type(count) is not int or count < 0:
             raise SourceError(
                 f"{source}: counts[{place}] is {count!r}; expected the number of documents of {place + 1} tokens"
             )
-    total = sum(counts)
-    if total > INT32_MAX:
-        raise SourceError(f"{source} counts {total} documents; expected at most {INT32_MAX}")
-    in_order = np.repeat(np.arange(1, len(counts) + 1), counts)
-    return np.random.default_rng(0).permutation(in_order)
+    _refuse_none(source, sum(counts))
+    found = {length: count for length, count in enumerate(counts, start=1) if count}
+    return LengthCounts(path=os.fspath(source), counts=found, capacity=_stated_capacity(source, capacity))
 
 
 def _read_parquet(source: Path, column: str | None) -> DocumentLengths:

@@ -37,6 +37,7 @@ def _counts(summary: PlanSummary) -> Table:
     table.add_column(justify="right")
     proof = "no plan has fewer" if summary.certified else f"{summary.gap:.3%} above the bound"
     limit = "" if summary.max_documents_per_row is None else f", at most {summary.max_documents_per_row:,} in a row"
+    align = "" if summary.align == 1 else f", in multiples of {summary.align:,}"
     for name, value in (
         ("read from", summary.kind),
         ("documents (empty)", f"{summary.documents:,} ({summary.empty_documents:,})"),
@@ -44,7 +45,7 @@ def _counts(summary: PlanSummary) -> Table:
         ("tokens of a document", sparkline(summary.histogram)),
         ("median, mean, longest", f"{summary.median:,.0f}, {summary.mean:,.1f}, {summary.longest:,}"),
         ("capacity", f"{summary.capacity:,}"),
-        ("strategy, policy", f"{summary.strategy}, {summary.on_overflow}{limit}"),
+        ("strategy, policy", f"{summary.strategy}, {summary.on_overflow}{limit}{align}"),
         ("utilization", f"{summary.utilization:.3%}"),
         ("rows (lower bound)", f"{summary.rows:,} ({summary.lower_bound:,})"),
         ("gap", proof),

@@ -1,7 +1,9 @@
 """A file of lengths, planned and judged: what a capacity costs before anything is tokenized or packed.
 
 Guarantee: every number is counted from a plan whose conservation was checked; alternatives are planned from the same
-lengths under the same policies. Price: that of the plan, and with alternatives that of a plan for each of them.
+lengths under the same policies. Price: that of the plan, and with alternatives that of a plan for each of them. A
+histogram is planned as a histogram, in milliseconds, unless single documents are needed: to save their plan, to compare
+it, or for a strategy that keeps their order.
 """
 
 import os
@@ -13,10 +15,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hermetic.data.lengths import DocumentLengths, lengths_from_path
+from hermetic.data.lengths import DocumentLengths, LengthCounts, counts_or_lengths_from_path
 from hermetic.data.statistics import HistogramBar, length_histogram
 from hermetic.errors import DataError
-from hermetic.plan import Plan, plan_rows
+from hermetic.plan import HistogramPlan, Plan, plan_histogram, plan_rows
+from hermetic.plan.histogram import histogram_from_sizes
+from hermetic.plan.histogram_plan import HISTOGRAM_STRATEGIES
 
 __all__ = ["Alternative", "PlanSummary", "plan_lengths"]
 
@@ -56,6 +60,7 @@ class PlanSummary:
     on_overflow: str
     max_documents_per_row: int | None
     seed: int | None
+    align: int
     rows: int
     lower_bound: int
     gap: float
@@ -91,6 +96,8 @@ def plan_lengths(
     on_overflow: str = "error",
     max_documents_per_row: int | None = None,
     seed: int | None = None,
+    align: int = 1,
+    time_limit: float | None = None,
     compare: bool = False,
     save: str | os.PathLike[str] | None = None,
     on_stage: Callable[[str], None] | None = None,
@@ -105,6 +112,8 @@ def plan_lengths(
         on_overflow: as in ``hermetic.plan_rows``.
         max_documents_per_row: as in ``hermetic.plan_rows``.
         seed: as in ``hermetic.plan_rows``.
+        align: as in ``hermetic.plan_rows``.
+        time_limit: as in ``hermetic.plan_rows``.
         compare: whether to lay the same documents out in other ways too.
         save: where to write the plan, for ``hermetic.Plan.load``.
         on_stage: called with the name of each stage that begins.
@@ -122,59 +131,75 @@ def plan_lengths(
         "strategy": strategy,
         "on_overflow": on_overflow,
         "max_documents_per_row": max_documents_per_row,
-        "seed": seed,
+        "time_limit": time_limit,
     }
     # A wrong option is better found before a large file is read, and compiled code is loaded before it is timed.
-    plan_rows([1], 1 if capacity is None else capacity, **options)
+    if capacity is None:
+        plan_rows([1], 1, seed=seed, **options)
+    else:
+        plan_rows([1], capacity, seed=seed, align=align, **options)
     announce("reading lengths")
-    source = lengths_from_path(path, column=column)
+    source = counts_or_lengths_from_path(path, column=column)
+    if isinstance(source, LengthCounts) and (compare or save is not None or strategy not in HISTOGRAM_STRATEGIES):
+        source = source.drawn()
     if capacity is None:
         capacity = source.capacity
     if capacity is None:
         raise DataError(f"{source.path} states no capacity; expected one to be given: the tokens of a row")
     announce("planning")
     start = time.perf_counter()
-    plan = plan_rows(source.lengths, capacity, **options)
+    if isinstance(source, LengthCounts):
+        outline = plan_histogram(source.counts, capacity, align=align, **options)
+        return _summary(source, outline, seed, time.perf_counter() - start, ())
+    plan = plan_rows(source.lengths, capacity, seed=seed, align=align, **options)
     seconds = time.perf_counter() - start
     announce("comparing")
     alternatives = _alternatives(plan) if compare else ()
     if save is not None:
         plan.save(save)
-    return _summary(source, plan, seconds, alternatives)
+    return _summary(source, plan, seed, seconds, alternatives)
 
 
-def _summary(source: DocumentLengths, plan: Plan, seconds: float, alternatives: tuple[Alternative, ...]) -> PlanSummary:
-    lengths = plan.lengths
-    filled = lengths[lengths > 0]
+def _summary(
+    source: DocumentLengths | LengthCounts,
+    plan: Plan | HistogramPlan,
+    seed: int | None,
+    seconds: float,
+    alternatives: tuple[Alternative, ...],
+) -> PlanSummary:
+    lengths, numbers = _tallied(plan)
+    tokens = sum(length * number for length, number in zip(lengths.tolist(), numbers.tolist(), strict=True))
+    too_long = int(numbers[lengths > plan.capacity].sum())
+    filled = lengths > 0
     bound = plan.lower_bound
-    too_long = lengths > plan.capacity
-    per_row = np.diff(plan.row_offsets)
-    documents_cut, fragments = _cuts(plan)
+    placed, most = _pieces_in_rows(plan)
+    documents_cut, fragments = _cuts(plan, lengths, numbers)
     return PlanSummary(
         path=source.path,
-        kind=source.kind,
-        documents=len(lengths),
-        tokens=int(lengths.sum()),
-        empty_documents=len(lengths) - len(filled),
-        median=float(np.median(lengths)),
-        mean=float(lengths.mean()),
-        longest=int(lengths.max()),
-        histogram=length_histogram(filled) if len(filled) else (),
+        kind="histogram" if isinstance(source, LengthCounts) else source.kind,
+        documents=plan.num_documents,
+        tokens=tokens,
+        empty_documents=plan.num_empty,
+        median=_median(lengths, numbers),
+        mean=tokens / plan.num_documents,
+        longest=int(lengths[-1]),
+        histogram=length_histogram(lengths[filled], numbers[filled]) if filled.any() else (),
         capacity=plan.capacity,
         strategy=plan.strategy,
         on_overflow=plan.on_overflow,
         max_documents_per_row=plan.max_documents_per_row,
-        seed=plan.seed,
+        seed=seed,
+        align=plan.align,
         rows=plan.num_rows,
         lower_bound=bound,
         gap=(plan.num_rows - bound) / bound if bound else 0.0,
         certified=plan.num_rows == bound,
         utilization=plan.utilization,
-        documents_per_row=float(per_row.mean()) if len(per_row) else 0.0,
-        most_documents_in_a_row=int(per_row.max(initial=0)),
+        documents_per_row=placed / plan.num_rows if plan.num_rows else 0.0,
+        most_documents_in_a_row=most,
         lost_tokens=plan.lost_tokens,
-        documents_dropped=len(plan.dropped),
-        documents_truncated=int(too_long.sum()) if plan.on_overflow == "truncate" else 0,
+        documents_dropped=too_long if plan.on_overflow == "drop" else 0,
+        documents_truncated=too_long if plan.on_overflow == "truncate" else 0,
         documents_cut=documents_cut,
         fragments=fragments,
         plan_seconds=seconds,
@@ -182,12 +207,42 @@ def _summary(source: DocumentLengths, plan: Plan, seconds: float, alternatives: 
     )
 
 
-def _cuts(plan: Plan) -> tuple[int, int]:
+def _tallied(plan: Plan | HistogramPlan) -> tuple[Lengths, Lengths]:
+    """Return the lengths that occur, increasing, and how many documents have each."""
+    if isinstance(plan, HistogramPlan):
+        lengths, numbers = np.array(plan.counts, np.int64).T
+        return lengths, numbers
+    tally = histogram_from_sizes(plan.lengths)
+    empty = [plan.num_empty] if plan.num_empty else []
+    lengths = np.concatenate([np.zeros(len(empty), np.int64), tally.sizes[::-1]])
+    return lengths, np.concatenate([np.array(empty, np.int64), tally.counts[::-1]])
+
+
+def _median(lengths: Lengths, numbers: Lengths) -> float:
+    """Return the mean of the two documents in the middle, which with an odd number are the same."""
+    up_to, total = np.cumsum(numbers), int(numbers.sum())
+    middle = np.searchsorted(up_to, [(total - 1) // 2, total // 2], side="right")
+    return float(lengths[middle].mean())
+
+
+def _pieces_in_rows(plan: Plan | HistogramPlan) -> tuple[int, int]:
+    """Return the pieces in all rows, and in the row that has most."""
+    if isinstance(plan, Plan):
+        return len(plan.order), int(np.diff(plan.row_offsets).max(initial=0))
+    held = [sum(number for _, number in pattern) for pattern in plan.patterns]
+    pieces = sum(number * rows for number, rows in zip(held, plan.rows_per_pattern, strict=True))
+    return pieces, max(held, default=0)
+
+
+def _cuts(plan: Plan | HistogramPlan, lengths: Lengths, numbers: Lengths) -> tuple[int, int]:
     """Documents in two fragments or more, and their fragments."""
-    if plan.fragments is None:
+    if plan.on_overflow != "split":
         return 0, 0
-    pieces = np.bincount(plan.fragments.document, minlength=plan.num_documents)
-    return int((pieces > 1).sum()), int(pieces[pieces > 1].sum())
+    if isinstance(plan, Plan) and plan.fragments is not None:
+        pieces = np.bincount(plan.fragments.document, minlength=plan.num_documents)
+        return int((pieces > 1).sum()), int(pieces[pieces > 1].sum())
+    cut = lengths > plan.capacity
+    return int(numbers[cut].sum()), int((numbers * -(-lengths // plan.capacity))[cut].sum())
 
 
 def _alternatives(plan: Plan) -> tuple[Alternative, ...]:
@@ -198,6 +253,7 @@ def _alternatives(plan: Plan) -> tuple[Alternative, ...]:
     options: dict[str, Any] = {
         "on_overflow": plan.on_overflow,
         "max_documents_per_row": plan.max_documents_per_row,
+        "align": plan.align,
     }
     in_order = plan_rows(lengths, plan.capacity, strategy="next_fit", **options)
     windows = [

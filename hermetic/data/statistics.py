@@ -69,14 +69,15 @@ def contamination_rule_of_thumb(lengths: Lengths, capacity: int) -> float:
     return max(0.0, 1.0 - float(np.median(lengths)) / capacity)
 
 
-def length_histogram(lengths: Lengths) -> tuple[HistogramBar, ...]:
+def length_histogram(lengths: Lengths, numbers: Lengths | None = None) -> tuple[HistogramBar, ...]:
     """Bars that double in width, so that a long tail stays readable: 1-16, 17-32, 33-64 and so on.
 
     Args:
         lengths: ``[D]`` tokens of each document, at least 1 each.
+        numbers: ``[D]``, how many documents have each of these lengths; by default one.
 
     Returns:
-        Bars up to the longest document, those that count nothing included; their counts sum to D.
+        Bars up to the longest document, those that count nothing included; their counts sum to the documents.
 
     Example:
         Lengths ``[3, 5, 40]``: 1-16 holds 2, 17-32 holds 0, 33-64 holds 1.
@@ -84,7 +85,7 @@ def length_histogram(lengths: Lengths) -> tuple[HistogramBar, ...]:
     edges = [1, _FIRST_BAR_ENDS_AT + 1]
     while edges[-1] <= lengths.max():
         edges.append(2 * edges[-1] - 1)
-    counts = np.histogram(lengths, bins=edges)[0]
+    counts = np.histogram(lengths, bins=edges, weights=numbers)[0]
     # NumPy's last bin holds its right edge too; no length reaches it, for the loop went past the longest.
     bars = zip(edges[:-1], edges[1:], counts.tolist(), strict=True)
     return tuple(HistogramBar(low=low, high=high - 1, count=count) for low, high, count in bars)

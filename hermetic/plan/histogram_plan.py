@@ -27,7 +27,7 @@ Counts: TypeAlias = tuple[tuple[int, int], ...]
 # Bounds compare whole rows with the volume, so twice the tokens must fit into 64 bits.
 _MOST_TOKENS = 2**62
 
-_STRATEGIES = ("best_fit_decreasing", "optimal")
+HISTOGRAM_STRATEGIES = ("best_fit_decreasing", "optimal")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -188,7 +188,7 @@ def plan_histogram(
     """
     documents = _read_counts(counts)
     capacity = arguments.read_capacity(capacity)
-    strategy = arguments.choice(strategy, "strategy", _STRATEGIES)
+    strategy = arguments.choice(strategy, "strategy", HISTOGRAM_STRATEGIES)
     on_overflow = arguments.choice(on_overflow, "on_overflow", arguments.OVERFLOW_POLICIES)
     limit = arguments.read_limit(max_documents_per_row)
     align = arguments.read_align(align, capacity)
