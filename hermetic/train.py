@@ -340,7 +340,7 @@ def make_trainer(
     collator: Any = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> Any:
-    """The Trainer that ``fit`` runs, before it runs."""
+    """The Trainer that ``fit`` runs, before it runs; ``pack`` says whether rows hold several documents."""
     transformers = import_optional("transformers")
     import_optional("accelerate")
     from hermetic.integrations.transformers import (
@@ -359,6 +359,7 @@ def make_trainer(
         train_dataset=RowDataset(packed),
         data_collator=collator,
         callbacks=[] if on_stage is None else [StepMessages(on_stage)],
+        probe_first_batch=pack,
     )
     trainer.remove_callback(transformers.PrinterCallback)  # losses are in the metrics
     return trainer

@@ -89,6 +89,27 @@ def test_one_changed_byte_in_any_file_is_found_and_named(folder, name):
         open_packed(folder)
 
 
+def test_a_file_that_the_manifest_has_no_checksum_of_is_named(folder):
+    (folder / "extra.arrow").write_bytes(b"")
+
+    with pytest.raises(PackedDataError, match=r"files without a checksum in its manifest: \['extra\.arrow'\]"):
+        open_packed(folder)
+
+
+def test_a_manifest_without_checksums_verifies_nothing_and_is_refused(folder):
+    edit_manifest(folder, files={})
+
+    with pytest.raises(PackedDataError, match=r"files without a checksum in its manifest: \['data"):
+        open_packed(folder)
+
+
+def test_a_row_above_the_capacity_of_the_manifest_is_an_error(folder):
+    edit_manifest(folder, capacity=2)
+
+    with pytest.raises(PackedDataError, match=r"row \+0 has \d+ tokens, above the 2 of a row by the manifest"):
+        open_packed(folder)
+
+
 def test_a_missing_data_file_is_named(folder):
     (folder / DATA_FILE).unlink()
 

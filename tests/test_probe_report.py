@@ -14,7 +14,7 @@ import hermetic
 from hermetic.errors import LeakError, ProbeError
 from hermetic.probe import instruments
 from hermetic.probe.report import Finding, LeakReport
-from hermetic.probe.subject import subject_from
+from hermetic.probe.subject import _device_of_callable, subject_from
 
 
 @pytest.fixture(scope="module")
@@ -306,6 +306,25 @@ def test_a_leak_raises_with_the_place_and_the_way_out(leaking):
     )
     with pytest.raises(LeakError, match=message):
         leaking.raise_for_leaks()
+
+
+def test_isolation_that_was_not_measured_is_no_isolation(model):
+    report = hermetic.probe(hermetic.seal(model), instruments=("solo",))
+    hermetic.unseal(model)
+
+    assert report.verdict == "sealed"
+    with pytest.raises(ProbeError, match=r"isolation was not measured, for only solo ran; expected swap or gradient"):
+        report.raise_for_leaks()
+
+
+def test_a_callable_is_run_where_its_modules_have_their_parameters():
+    elsewhere = nn.Embedding(97, 8, device="meta")
+
+    def forward(batch):
+        return elsewhere(batch.input_ids)
+
+    assert _device_of_callable(forward, seed=0).type == "meta"
+    assert _device_of_callable(without_embedding, seed=0).type == "cpu"
 
 
 def test_an_unsupported_subject_raises_and_a_sealed_one_does_not(model):

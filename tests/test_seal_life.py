@@ -12,7 +12,7 @@ from models import SEALABLE, alone, built, calling, config_of, packed, packed_gr
 import hermetic
 from hermetic.errors import SealError
 from hermetic.seal import is_sealed
-from hermetic.seal.channel import ACTIVE, Ticket
+from hermetic.seal.channel import Ticket, open_forward
 
 
 def assert_sealed(model):
@@ -180,7 +180,68 @@ def test_an_exception_in_the_middle_of_a_forward_leaves_nothing_behind(interrupt
         calling(model, "document_ids")(first)
     handle.remove()
     assert all(torch.equal(a, b) for a, b in zip(alone(model, second), whole, strict=True))
-    assert ACTIVE.get() is None
+    assert open_forward() is None
+
+
+def test_an_interrupted_model_lends_its_documents_to_no_other():
+    interrupted, other = hermetic.seal(tiny("mistral")), hermetic.seal(tiny("mistral", seed=1))
+    first, second = packed((9, 4, 7), seed=1), packed((2, 12, 6), seed=2)
+    expected = [calling(other, "document_ids")(second), calling(interrupted, "document_ids")(second)]
+    whole = alone(other, second)
+
+    def interrupt(_module, _args):
+        raise KeyboardInterrupt
+
+    for batch_of_interrupted in (first, second):
+        handle = interrupted.model.layers[1].register_forward_pre_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            calling(interrupted, "document_ids")(batch_of_interrupted)
+        handle.remove()
+        assert open_forward() is not None, "the traceback keeps the interrupted call, as a notebook does"
+        assert torch.equal(calling(other, "document_ids")(second), expected[0])
+        assert all(torch.equal(a, b) for a, b in zip(alone(other, second), whole, strict=True))
+        del caught
+        entered = interrupted.model(input_ids=second.input_ids[None], document_ids=second.boundaries.document_ids)
+        assert torch.equal(interrupted.lm_head(entered.last_hidden_state)[0], expected[1])
+
+
+def test_a_sealed_model_that_runs_inside_another_keeps_the_documents_of_both():
+    outer, inner = hermetic.seal(tiny("mistral")), hermetic.seal(tiny("mistral", seed=1))
+    first, second = packed((9, 4, 7), seed=1), packed((2, 12, 6), seed=2)
+    expected = [calling(outer, "document_ids")(first), calling(inner, "document_ids")(second)]
+    found = []
+    handle = outer.model.embed_tokens.register_forward_pre_hook(
+        lambda _module, _args: found.append(calling(inner, "document_ids")(second))
+    )
+    found.append(calling(outer, "document_ids")(first))
+    handle.remove()
+
+    assert torch.equal(found[1], expected[0])
+    assert torch.equal(found[0], expected[1])
+
+
+@pytest.mark.parametrize("shape", [(-1,), (1, -1)])
+def test_labels_of_any_shape_and_shifted_ones_are_masked_at_the_seams(shape):
+    model = hermetic.seal(tiny("llama"))
+    batch = packed((5, 4, 7))
+    labels, ids = batch.input_ids.clone(), batch.boundaries.document_ids
+    row = batch.input_ids[None]
+    expected = model(input_ids=row, document_ids=ids, labels=labels[None]).loss
+    shifted = torch.cat([labels[1:], labels[:1]])
+
+    assert torch.equal(model(input_ids=row, document_ids=ids, labels=labels.view(shape)).loss, expected)
+    by_shift = model(input_ids=row, document_ids=ids, labels=labels[None], shift_labels=shifted.view(shape)).loss
+    torch.testing.assert_close(by_shift, expected, rtol=1e-6, atol=0)
+
+
+def test_labels_that_are_not_one_for_each_token_are_refused():
+    model = hermetic.seal(tiny("llama"))
+    batch = packed((5, 4, 7))
+
+    with pytest.raises(SealError, match=r"labels has shape \(3,\); expected one label for each of 1 x 16 tokens"):
+        model(
+            input_ids=batch.input_ids[None], document_ids=batch.boundaries.document_ids, labels=torch.tensor([1, 0, 1])
+        )
 
 
 def test_a_caller_may_enter_at_the_model_without_its_head():

@@ -8,6 +8,7 @@ import transformers
 from data_helpers import everything_under
 from train_helpers import model_folder, packed_folder, tiny_network, token_file, weights_of
 
+from hermetic.demo.arms import NaiveCollator
 from hermetic.errors import LeakError, TrainError
 from hermetic.integrations import transformers as integration
 from hermetic.integrations.transformers import PackedCollator, PaddedCollator, RowDataset, SealedTrainer
@@ -88,6 +89,15 @@ def test_the_same_arguments_do_not_leak_through_a_sealed_model(tmp_path):
     result = fit(seal(tiny_network()), packed, TrainSettings(max_steps=1), collator=OnesCollator())
     assert result.report.verdict == "sealed"
     assert result.report.subject == "LlamaForCausalLM"
+
+
+def test_a_batch_that_does_not_say_where_its_documents_start_is_not_trained_unprobed(tmp_path):
+    packed = packed_folder(tmp_path, [5, 9, 12, 3, 7, 8], capacity=16)
+    network = tiny_network()
+    before = weights_of(network)
+    with pytest.raises(TrainError, match=r"no cu_seq_lens_q.*PackedCollator.*probe_first_batch=False"):
+        fit(network, packed, TrainSettings(), collator=NaiveCollator(restart=True))
+    assert torch.equal(weights_of(network), before)
 
 
 def test_padded_rows_have_nothing_to_probe(tmp_path):

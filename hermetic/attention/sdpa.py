@@ -11,12 +11,15 @@ Where PyTorch has no fused kernel (dropout on the CPU) it makes ``[L, L]`` score
 Does not do: soft cap and sinks, which PyTorch's function does not know (use ``reference``).
 """
 
+from dataclasses import dataclass
+from functools import lru_cache
+
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
 from numpy.typing import NDArray
 
-from hermetic.attention.layout import Group, layout_from_lengths
+from hermetic.attention.layout import layout_from_lengths
 from hermetic.attention.options import AttentionOptions
 from hermetic.errors import BackendError
 
@@ -38,12 +41,54 @@ def attend(
             raise BackendError(
                 f"backend 'sdpa' has no {name}: scaled_dot_product_attention does not know it; use backend='reference'"
             )
-    layout = layout_from_lengths(_chunks(lengths, options.chunk))
+    layout = _indices(_chunks(lengths, options.chunk), q_NHK.device)
     parts = []
     for group in layout.groups:
         q, k, v = (_lay_out(x, group) for x in (q_NHK, k_NGK, v_NGV))
         parts.append(_take_back(_attend_group(q, k, v, group, options), group))
-    return torch.cat(parts).index_select(0, _on(layout.back, q_NHK))
+    return torch.cat(parts).index_select(0, layout.back)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _GroupIndices:
+    """A group of documents with its indices on the device; see ``layout.Group``."""
+
+    rows: int
+    width: int
+    tokens: torch.Tensor
+    slots: torch.Tensor | None
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Indices:
+    groups: tuple[_GroupIndices, ...]
+    back: torch.Tensor
+
+
+@lru_cache(maxsize=8)
+def _indices(lengths: tuple[int, ...], device: torch.device) -> _Indices:
+    """The layout's indices on a device, copied there once for all layers of a forward and its backward.
+
+    A pure function of its value, as the layout is; the tensors are never written to.
+    """
+    layout = layout_from_lengths(lengths)
+
+    def on_device(index: NDArray[np.int64]) -> torch.Tensor:
+        return torch.from_numpy(index).to(device, copy=True)
+
+    with torch.inference_mode(mode=False):  # autograd may save them for a later backward
+        groups = tuple(
+            _GroupIndices(
+                rows=group.rows,
+                width=group.width,
+                tokens=on_device(group.tokens),
+                slots=None if group.slots is None else on_device(group.slots),
+                lengths=group.lengths,
+            )
+            for group in layout.groups
+        )
+        return _Indices(groups=groups, back=on_device(layout.back))
 
 
 def _chunks(lengths: tuple[int, ...], chunk: int | None) -> tuple[int, ...]:
@@ -53,27 +98,23 @@ def _chunks(lengths: tuple[int, ...], chunk: int | None) -> tuple[int, ...]:
     return tuple(min(chunk, length - begin) for length in lengths for begin in range(0, length, chunk))
 
 
-def _lay_out(x: torch.Tensor, group: Group) -> torch.Tensor:
+def _lay_out(x: torch.Tensor, group: _GroupIndices) -> torch.Tensor:
     """``[N, H, K]`` to the group's ``[rows, H, width, K]``; pad slots are zeros."""
-    real = x.index_select(0, _on(group.tokens, x))
+    real = x.index_select(0, group.tokens)
     if group.slots is not None:
         blank = x.new_zeros(group.rows * group.width, *x.shape[1:])
-        real = blank.index_copy(0, _on(group.slots, x), real)
+        real = blank.index_copy(0, group.slots, real)
     return real.view(group.rows, group.width, *x.shape[1:]).transpose(1, 2)
 
 
-def _take_back(x: torch.Tensor, group: Group) -> torch.Tensor:
+def _take_back(x: torch.Tensor, group: _GroupIndices) -> torch.Tensor:
     """``[rows, H, width, V]`` to the group's real tokens ``[n, H, V]``, in slot order."""
     flat = x.transpose(1, 2).reshape(group.rows * group.width, x.shape[1], x.shape[3])
-    return flat if group.slots is None else flat.index_select(0, _on(group.slots, x))
-
-
-def _on(index: NDArray[np.int64], like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(index).to(like.device)
+    return flat if group.slots is None else flat.index_select(0, group.slots)
 
 
 def _attend_group(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group, options: AttentionOptions
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: _GroupIndices, options: AttentionOptions
 ) -> torch.Tensor:
     if options.window is not None and options.window < group.width:
         return _windowed(q, k, v, options, options.window)
@@ -81,7 +122,7 @@ def _attend_group(
     return _sdpa(q, k, v, options, mask=mask, causal=options.causal)
 
 
-def _key_mask(group: Group, device: torch.device) -> torch.Tensor:
+def _key_mask(group: _GroupIndices, device: torch.device) -> torch.Tensor:
     lengths = torch.tensor(group.lengths, device=device)
     return (torch.arange(group.width, device=device) < lengths[:, None])[:, None, None, :]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from hermetic.constants import IGNORE_INDEX
 from hermetic.data.dependencies import import_optional
-from hermetic.data.manifest import PackManifest
+from hermetic.data.manifest import MANIFEST_NAME, PackManifest
 from hermetic.data.sources import sha256_of_file
 from hermetic.errors import PackedDataError
 
@@ -80,6 +80,12 @@ def open_packed(path: str | os.PathLike[str]) -> PackedData:
     """
     folder = Path(path)
     manifest = PackManifest.load(folder)
+    unlisted = sorted({path.name for path in folder.iterdir() if path.is_file()} - {MANIFEST_NAME, *manifest.files})
+    if unlisted or not manifest.files:
+        raise PackedDataError(
+            f"{folder} has files without a checksum in its manifest: {unlisted}; expected only what was packed. "
+            "Remove them, or pack the source again"
+        )
     for name, expected in manifest.files.items():
         _check_file(folder / name, expected)
     dataset = import_optional("datasets").load_from_disk(os.fspath(folder))
@@ -117,6 +123,7 @@ def _check_rows(folder: Path, manifest: PackManifest, dataset: Any) -> tuple[Ind
         counts, batch_lengths = _check_batch(columns, f"{folder}, rows {first_row} and later")
         documents_per_row.append(counts)
         lengths.append(batch_lengths)
+        _check_capacity(columns["input_ids"], manifest.capacity, f"{folder}, rows {first_row} and later")
         supervised += int((_values(columns["labels"]) != IGNORE_INDEX).sum())
         first_row += len(counts)
     all_lengths = np.concatenate(lengths)
@@ -128,6 +135,16 @@ def _check_rows(folder: Path, manifest: PackManifest, dataset: Any) -> tuple[Ind
                 "pack the source again"
             )
     return all_lengths, np.concatenate(documents_per_row)
+
+
+def _check_capacity(input_ids: Any, capacity: int, where: str) -> None:
+    tokens = _counts(input_ids)
+    if (tokens > capacity).any():
+        row = int(np.argmax(tokens > capacity))
+        raise PackedDataError(
+            f"{where}: row +{row} has {tokens[row]} tokens, above the {capacity} of a row by the manifest; "
+            "pack the source again"
+        )
 
 
 def _values(column: Any) -> IndexArray:

@@ -98,6 +98,8 @@ def _parse_line(line: bytes, where: str) -> dict[str, Any]:
             f"{where}: malformed JSON, {error.msg} at column {error.colno}, near {near!r}; "
             "expected one complete JSON object on each line"
         ) from error
+    except ValueError as error:  # a number with more digits than Python reads
+        raise SourceError(f"{where}: {error}; expected numbers of usual size") from error
     if not isinstance(value, dict):
         raise SourceError(
             f"{where}: the line holds a JSON {type(value).__name__}, expected an object; "

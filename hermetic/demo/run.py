@@ -105,7 +105,7 @@ def run_demo(*, size: DemoSize | None = None, on_stage: Callable[[str], None] = 
             network = seal(load()) if arm.sealed else load()
             first = _first_batch(network, arm, rows)
             reference = reference or first
-            fitted = fit(network, packed, size.settings, collator=arm.collator)
+            fitted = fit(network, packed, size.settings, pack=arm.sealed, collator=arm.collator)
             metrics = metrics_of(fitted, packed, pack=arm.packed, settings=size.settings)
             arms[arm.name] = ArmResult(
                 train_loss=metrics.train_loss,
@@ -160,7 +160,7 @@ def _model_maker(folder: Path) -> Callable[[], Any]:
 
 def _first_rows(network: nn.Module, packed: PackedData, settings: TrainSettings) -> Any:
     """The rows of the batch that the Trainer of every arm takes first."""
-    trainer = make_trainer(network, packed, settings, collator=list)
+    trainer = make_trainer(network, packed, settings, pack=False, collator=list)
     return next(iter(trainer.get_train_dataloader()))
 
 
@@ -207,8 +207,9 @@ def _first_batch(network: nn.Module, arm: Any, rows: Sequence[Any]) -> _FirstBat
 @torch.no_grad()
 def _heldout_loss(network: nn.Module, documents: Sequence[dict[str, torch.Tensor]]) -> float:
     network.eval()
+    device = next(network.parameters()).device  # the Trainer moved it
     total, count = 0.0, 0
-    for document in documents:
+    for document in ({name: ids.to(device) for name, ids in held.items()} for held in documents):
         labels = document["labels"]
         logits = network(input_ids=document["input_ids"], use_cache=False).logits
         total += float(token_loss(logits, labels, denominator=1))

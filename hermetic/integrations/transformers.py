@@ -129,13 +129,19 @@ class SealedTrainer(Trainer):
     ``PackedCollator`` and ``remove_unused_columns=False``.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, probe_first_batch: bool = True, **kwargs: Any) -> None:
         """Make a Trainer.
+
+        Args:
+            *args: as ``transformers.Trainer``.
+            probe_first_batch: ``False`` for rows of one document each, which have no neighbours to probe.
+            **kwargs: as ``transformers.Trainer``.
 
         Raises:
             TrainError: several GPUs are in sight of one process.
         """
         super().__init__(*args, **kwargs)
+        self.probe_first_batch = probe_first_batch
         if self.args.n_gpu > 1:
             raise TrainError(
                 f"one process sees {self.args.n_gpu} GPUs, and transformers would cut the stream of documents into as "
@@ -146,16 +152,27 @@ class SealedTrainer(Trainer):
         """What the probe of the first packed batch found; ``None`` before it and for padded rows."""
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One micro-batch; the first packed one is probed before.
+        """One micro-batch; the first one is probed before.
 
         Raises:
             LeakError: the probe's verdict on the first batch is not ``sealed``. No step was taken.
+            TrainError: the batch does not say where its documents start.
         """
-        # a lone token has no neighbour, not even when it is cut in two
-        if self.leak_report is None and "cu_seq_lens_q" in inputs and inputs["input_ids"].numel() > 1:
-            self.leak_report = probe_first_batch(self.accelerator.unwrap_model(model), inputs)
+        if self.probe_first_batch and self.leak_report is None:
+            self.leak_report = self._probed(model, inputs)
         loss: torch.Tensor = super().training_step(model, inputs, *args, **kwargs)
         return loss
+
+    def _probed(self, model: torch.nn.Module, inputs: dict[str, Any]) -> LeakReport | None:
+        if "cu_seq_lens_q" not in inputs:
+            raise TrainError(
+                f"the first batch holds {sorted(inputs)} and no cu_seq_lens_q, so nobody can tell where its documents "
+                "start; expected the batches of PackedCollator. For rows of one document each pass "
+                "probe_first_batch=False"
+            )
+        if inputs["input_ids"].numel() == 1:
+            return None  # a lone token has no neighbour, not even when it is cut in two
+        return probe_first_batch(self.accelerator.unwrap_model(model), inputs)
 
 
 class StepMessages(TrainerCallback):

@@ -59,12 +59,17 @@ class LeakReport:
 
         Raises:
             LeakError: the verdict is ``leak``.
-            ProbeError: the verdict is ``unsupported``.
+            ProbeError: the verdict is ``unsupported``, or neither swap nor gradient ran.
         """
         if self.verdict == "leak":
             raise LeakError(self.summary())
         if self.verdict == "unsupported":
             raise ProbeError(self.summary())
+        if not {"swap", "gradient"} & set(self.instruments):
+            raise ProbeError(
+                f"{self.subject}: isolation was not measured, for only {', '.join(self.instruments)} ran; expected "
+                "swap or gradient. Probe with instruments=None"
+            )
 
     def summary(self) -> str:
         """Verdict and findings in one line."""

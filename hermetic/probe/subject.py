@@ -111,6 +111,7 @@ _CALLABLE_VOCABULARY = 32
 
 def _subject_from_callable(forward: Forward, seed: int) -> Subject:
     name = getattr(forward, "__qualname__", type(forward).__name__)
+    device = _device_of_callable(forward, seed)
     roots: list[nn.Module] = []
 
     def hook(module: nn.Module, _args: Any, _output: Any) -> None:
@@ -119,8 +120,8 @@ def _subject_from_callable(forward: Forward, seed: int) -> Subject:
 
     handle = nn.modules.module.register_module_forward_hook(hook)
     try:
-        with torch.no_grad(), _same_randomness(seed, torch.device("cpu")):
-            forward(collate([{"input_ids": [2, 3, 4]}]))
+        with torch.no_grad(), _same_randomness(seed, device):
+            forward(_trial_batch().to(device))
     except _FAILURES as error:
         raise ProbeError(
             f"{name} failed on a batch of one document of 3 tokens ({type(error).__name__}: {error}); expected a "
@@ -128,16 +129,47 @@ def _subject_from_callable(forward: Forward, seed: int) -> Subject:
         ) from error
     finally:
         handle.remove()
-    parameters = [p for root in roots for p in root.parameters()]
     embeddings = [m for root in roots for m in root.modules() if isinstance(m, nn.Embedding)]
     return Subject(
         name=name,
         forward=forward,
         modules=tuple(roots),
-        device=parameters[0].device if parameters else torch.device("cpu"),
+        device=device,
         vocabulary=embeddings[0].num_embeddings if embeddings else _CALLABLE_VOCABULARY,
         seed=seed,
     )
+
+
+def _trial_batch() -> PackedBatch:
+    return collate([{"input_ids": [2, 3, 4]}])
+
+
+class _DeviceFoundError(Exception):
+    """Ends the search for a callable's device; never leaves this module."""
+
+
+def _device_of_callable(forward: Forward, seed: int) -> torch.device:
+    """Where the first module with parameters that the callable runs has them; the CPU if it runs none."""
+    found: list[torch.device] = []
+
+    def hook(module: nn.Module, _args: Any) -> None:
+        parameter = next(module.parameters(), None)
+        if parameter is not None:
+            found.append(parameter.device)
+            raise _DeviceFoundError
+
+    cpu = torch.device("cpu")
+    handle = nn.modules.module.register_module_forward_pre_hook(hook)
+    try:
+        with torch.no_grad(), _same_randomness(seed, cpu):
+            forward(_trial_batch())
+    except _DeviceFoundError:
+        return found[0]
+    except _FAILURES:
+        return found[0] if found else cpu  # whatever is wrong shows again, and is reported, in the run that counts
+    finally:
+        handle.remove()
+    return cpu
 
 
 def _module_forward(model: nn.Module) -> Forward:
@@ -183,7 +215,8 @@ def packed_run(name: str) -> Iterator[None]:
 
 @contextmanager
 def _same_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    devices = [device] if device.type == "cuda" else []
+    # manual_seed reaches every CUDA device that is in use, so every one of them is put back
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() or device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield

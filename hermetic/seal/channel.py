@@ -8,15 +8,17 @@ layer and which gets none of those arguments, finds them there. What the mask in
 Guarantee: an attention layer decides by its own argument alone. So gradient checkpointing, which runs layers
 again in the backward pass with the arguments they had, gets the same boundaries again, whatever other batch
 has gone through the model in between; and an exception in the forward leaves nothing behind.
-Price: ``D + 6`` integers on the host per kind of layer; no device memory, no synchronization.
+Price: ``D + 5`` integers on the host per kind of layer and forward, no device memory.
 """
 
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch import nn
 
 _MAGIC = 0x48_45_52_4D
 """Marks a tensor as a ticket ("HERM"); no mask that a model makes holds it as its first integer."""
@@ -68,19 +70,69 @@ class Ticket:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ActiveForward:
-    """One forward of a sealed model over packed rows."""
+class PackedForward:
+    """The documents of one forward over packed rows."""
 
-    owner: int
-    """``id`` of the module whose forward this is; the others inside it leave it alone."""
     lengths: tuple[int, ...]
     num_rows: int
     num_slots: int
     """Tokens per row, padding included."""
 
 
-ACTIVE: ContextVar[ActiveForward | None] = ContextVar("hermetic_active_forward", default=None)
-"""The packed forward that this thread is in; ``None`` outside, and for unpacked rows and generation."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenForward:
+    """One forward of a sealed model that has begun and not ended."""
+
+    owner: weakref.ref[nn.Module]
+    """The module whose forward it is; the transformers models inside it leave it alone."""
+    packed: PackedForward | None
+    """``None``: one document per row, or generation. The model runs as before it was sealed."""
+    argument: weakref.ref[torch.Tensor]
+    """A tensor that only the arguments of this call hold: when it is gone, so is the call."""
+    outer: "OpenForward | None"
+    """The forward inside which this one began."""
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether ``module`` is inside the owner."""
+        owner = self.owner()
+        return owner is not None and owner is not module and any(child is module for child in owner.modules())
+
+
+_OPEN: ContextVar[OpenForward | None] = ContextVar("hermetic_open_forward", default=None)
+
+
+def open_forward() -> OpenForward | None:
+    """The innermost forward of a sealed model that this thread is in.
+
+    PyTorch ends no hooks after an interrupt (KeyboardInterrupt), which leaves its forward open: it is passed
+    over once its arguments are gone.
+    """
+    found = _OPEN.get()
+    while found is not None and found.argument() is None:
+        found = found.outer
+    return found
+
+
+def packed_forward() -> PackedForward | None:
+    """The documents of the forward that this thread is in; ``None`` outside, and for rows of one document."""
+    found = open_forward()
+    return None if found is None else found.packed
+
+
+def enter(owner: nn.Module, packed: PackedForward | None, argument: torch.Tensor) -> None:
+    """Open the forward of ``owner``; one of its own that is open was interrupted, and ends here."""
+    outer = open_forward()
+    while outer is not None and outer.owner() is owner:
+        outer = outer.outer
+    _OPEN.set(OpenForward(owner=weakref.ref(owner), packed=packed, argument=weakref.ref(argument), outer=outer))
+
+
+def leave(owner: nn.Module) -> None:
+    """End the forward of ``owner``, if it is the one that is open."""
+    found = open_forward()
+    if found is not None and found.owner() is owner:
+        _OPEN.set(found.outer)
+
 
 WITNESS: ContextVar[dict[int, Ticket] | None] = ContextVar("hermetic_witness", default=None)
 """Where the check at sealing collects, by ``id``, the attention modules that take part and their tickets."""

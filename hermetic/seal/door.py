@@ -12,7 +12,7 @@ from torch import nn
 
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import SealError
-from hermetic.seal.channel import ACTIVE, ActiveForward, outside_graphs
+from hermetic.seal.channel import PackedForward, enter, leave, open_forward, outside_graphs
 from hermetic.seal.inputs import (
     PackedRows,
     has_explicit_boundaries,
@@ -82,22 +82,24 @@ class Door:
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Turn the caller's arguments into those of a packed forward; ``None`` leaves them alone."""
-        active = ACTIVE.get()
-        if active is not None and active.owner != id(module):
+        """Turn the caller's arguments into those of a packed forward, or leave them as they are."""
+        outer = open_forward()
+        if outer is not None and outer.holds(module):
             return None
-        # Its own forward cannot be open when it begins: an interrupt, which ends no hooks, left that one open.
-        ACTIVE.set(None)
         self._refuse_replaced(module)
         signature = inspect.signature(module.forward)
         call = _named_arguments(signature, args, kwargs)
-        rows = _rows_of_call(call)
-        if rows is None:
+        tokens = call.get("inputs_embeds") if call.get("input_ids") is None else call["input_ids"]
+        if tokens is None:
             return None
-        sealed = _sealed_arguments(signature, call, rows)
-        ACTIVE.set(
-            ActiveForward(owner=id(module), lengths=rows.lengths, num_rows=rows.num_rows, num_slots=rows.num_slots)
-        )
+        rows = _rows_of_call(call, tokens)
+        argument = tokens.view_as(tokens)  # of this call alone, so that an interrupted one can be told
+        if rows is None:
+            enter(module, None, argument)
+            return _replaced(args, kwargs, tokens, argument)
+        sealed = _sealed_arguments(signature, _replaced((), call, tokens, argument)[1], rows)
+        packed = PackedForward(lengths=rows.lengths, num_rows=rows.num_rows, num_slots=rows.num_slots)
+        enter(module, packed, argument)
         return (), sealed
 
     def _refuse_replaced(self, module: nn.Module) -> None:
@@ -116,9 +118,7 @@ class Close:
     @outside_graphs
     def __call__(self, module: nn.Module, _args: Any, _output: Any) -> None:
         """Forget the boundaries; the attention layers hold what backward needs."""
-        active = ACTIVE.get()
-        if active is not None and active.owner == id(module):
-            ACTIVE.set(None)
+        leave(module)
 
 
 def _named_arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -126,11 +126,15 @@ def _named_arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs
     return dict(signature.bind_partial(*args).arguments) | kwargs
 
 
-def _rows_of_call(call: dict[str, Any]) -> PackedRows | None:
-    tokens = call.get("input_ids")
-    tokens = call.get("inputs_embeds") if tokens is None else tokens
-    if tokens is None:
-        return None
+def _replaced(
+    args: tuple[Any, ...], kwargs: dict[str, Any], old: torch.Tensor, new: torch.Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with one tensor in place of another."""
+    named = {name: new if value is old else value for name, value in kwargs.items()}
+    return tuple(new if value is old else value for value in args), named
+
+
+def _rows_of_call(call: dict[str, Any], tokens: torch.Tensor) -> PackedRows | None:
     shape = (int(tokens.shape[0]), int(tokens.shape[1]))
     cached = any(call.get(name) is not None for name in _CACHES)
     if cached and not has_explicit_boundaries(call) and not _mask_fits(call.get("attention_mask"), shape):
@@ -159,16 +163,21 @@ def _sealed_arguments(signature: inspect.Signature, call: dict[str, Any], rows: 
     # An all-ones mask keeps transformers from guessing boundaries of its own; padding is among the runs.
     sealed["attention_mask"] = torch.ones(rows.num_rows, rows.num_slots, dtype=torch.long, device=device)
     sealed["use_cache"] = False
-    if call.get("labels") is not None:
-        sealed["labels"] = _labels_without_seams(call["labels"], rows)
+    starts = (rows.position_ids() == 0).to(device)
+    for name, seams in (("labels", starts), ("shift_labels", starts.roll(-1, dims=1))):
+        if call.get(name) is not None:
+            sealed[name] = _labels_without_seams(name, call[name], seams)
     return accepted(signature, sealed)
 
 
-def _labels_without_seams(labels: torch.Tensor, rows: PackedRows) -> torch.Tensor:
-    """No token is trained to predict the first token of another document."""
-    if tuple(labels.shape) != (rows.num_rows, rows.num_slots):
-        return labels
-    return labels.masked_fill((rows.position_ids() == 0).to(labels.device), IGNORE_INDEX)
+def _labels_without_seams(name: str, labels: torch.Tensor, seams: torch.Tensor) -> torch.Tensor:
+    """No token is trained to predict the first token of another document; ``seams`` is ``[B, S]``."""
+    if labels.numel() != seams.numel():
+        raise SealError(
+            f"{name} has shape {tuple(labels.shape)}; expected one label for each of "
+            f"{seams.shape[0]} x {seams.shape[1]} tokens, so that those at the seams can be masked"
+        )
+    return labels.masked_fill(seams.to(labels.device).view(labels.shape), IGNORE_INDEX)
 
 
 def accepted(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from hermetic.attention import packed_attention
 from hermetic.batch import Boundaries
 from hermetic.errors import AttentionError, SealError
-from hermetic.seal.channel import ACTIVE, WITNESS, ActiveForward, Ticket, outside_graphs
+from hermetic.seal.channel import WITNESS, PackedForward, Ticket, outside_graphs, packed_forward
 from hermetic.seal.pattern import recognise
 
 _PREFIX = "hermetic_"
@@ -41,20 +41,20 @@ def register(backend: str, original: str) -> str:
 def _mask_function(original: str) -> Callable[..., Any]:
     @outside_graphs
     def mask(**kwargs: Any) -> Any:
-        active = ACTIVE.get()
-        if active is None:
+        packed = packed_forward()
+        if packed is None:
             from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
             return ALL_MASK_ATTENTION_FUNCTIONS[original](**kwargs)
-        return _ticket(active, kwargs).encode()
+        return _ticket(packed, kwargs).encode()
 
     return mask
 
 
-def _ticket(active: ActiveForward, request: dict[str, Any]) -> Ticket:
+def _ticket(packed: PackedForward, request: dict[str, Any]) -> Ticket:
     """Answer transformers' request for a mask with the boundaries and the layer's pattern."""
     asked = (request["batch_size"], request["q_length"], request["kv_length"])
-    expected = (active.num_rows, active.num_slots, active.num_slots)
+    expected = (packed.num_rows, packed.num_slots, packed.num_slots)
     if asked != expected:
         raise SealError(
             f"the model asked for a mask over (rows, queries, keys) {asked} in a batch of {expected}; "
@@ -69,10 +69,10 @@ def _ticket(active: ActiveForward, request: dict[str, Any]) -> Ticket:
     pattern = recognise(
         request["mask_function"],
         local_size=request.get("local_size"),
-        longest=max(active.lengths),
+        longest=max(packed.lengths),
         device=torch.device(request["device"]),
     )
-    return Ticket(lengths=active.lengths, causal=pattern.causal, window=pattern.window, chunk=pattern.chunk)
+    return Ticket(lengths=packed.lengths, causal=pattern.causal, window=pattern.window, chunk=pattern.chunk)
 
 
 def _attention_function(backend: str, original: str) -> Callable[..., Any]:
@@ -97,7 +97,7 @@ def _attention_function(backend: str, original: str) -> Callable[..., Any]:
 
 
 def _refuse_unticketed(module: torch.nn.Module) -> None:
-    if ACTIVE.get() is not None:
+    if packed_forward() is not None:
         raise SealError(
             f"{_describe(module)} got packed rows without their boundaries: this model does not route the mask of "
             "this layer through transformers' mask interface. Train this model on padded rows"

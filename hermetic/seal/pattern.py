@@ -4,7 +4,8 @@ transformers describes each kind of layer by a function ``(batch, head, query, k
 indices. It is evaluated at the places where the known patterns differ (around the layer's local size and its
 multiples, and at the document's ends) and compared with each of them.
 Guarantee: a function that agrees with no known pattern is refused, never approximated.
-Price: a few thousand evaluations per kind of layer and forward pass, in one tensor operation.
+Price: a few thousand evaluations per kind of layer and forward pass, in one tensor operation on the device, and
+one synchronization for their result.
 """
 
 from collections.abc import Callable, Iterator
