@@ -37,8 +37,9 @@ check: $(READY)  ## lint, check the format, check the types
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-bench: $(READY)  ## measure planning, attention and the probe's noise floor on the CPU
+bench: $(READY)  ## measure planning, ranks, attention and the probe's noise floor on the CPU
 	$(RUN) benchmarks/plan.py
+	$(RUN) benchmarks/ranks.py
 	$(RUN) benchmarks/attention.py
 	$(RUN) benchmarks/noise_floor.py
 

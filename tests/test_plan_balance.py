@@ -118,10 +118,14 @@ def test_natural_lengths_are_within_two_percent_at_eight_ranks():
 @pytest.mark.parametrize("name", ["openchat_v1_lengths.json", "sharegpt_lengths.json"])
 @pytest.mark.parametrize("capacity", [2_048, 4_096, 8_192])
 @pytest.mark.parametrize("rows_per_rank", [1, 4])
-def test_real_lengths_are_within_two_percent_at_eight_ranks(name, capacity, rows_per_rank):
+def test_real_lengths_are_within_a_thousandth_over_a_pass_and_within_two_percent_in_all_steps_but_one(
+    name, capacity, rows_per_rank
+):
     lengths = length_file(name)["lengths"]
     plan = plan_rows(lengths, capacity, on_overflow="truncate", seed=0)
-    assert plan.assign(8, rows_per_rank=rows_per_rank).slowdown <= 1.02
+    made = plan.assign(8, rows_per_rank=rows_per_rank)
+    assert made.slowdown <= 1.001
+    assert (made.imbalance > 1.02).sum() <= (rows_per_rank == 1 and capacity == 8_192), "a single uneven step at most"
 
 
 @pytest.mark.parametrize(
