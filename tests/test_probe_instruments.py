@@ -255,6 +255,28 @@ def test_the_shortest_documents_can_be_probed(lengths):
     assert report.instruments == ("swap", "gradient", "solo")
 
 
+def quantized_over_the_row(mixed, _batch):
+    """A path without gradient: what the whole row holds decides how each token is rounded."""
+    scale = mixed.detach().abs().max()
+    return mixed + (torch.round(mixed.detach() / scale * 15) / 15 * scale - mixed.detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_bit_that_moves_without_a_gradient_is_a_leak_in_every_dtype(dtype):
+    report = hermetic.probe(as_function(Attending(quantized_over_the_row).to(dtype)))
+
+    assert report.verdict == "leak"
+    assert largest_off_diagonal(report.gradients) == 0.0
+    assert float(report.influence.max()) > 0
+
+
+def test_only_a_model_that_routes_tokens_has_operations_whose_shapes_follow_the_content():
+    dense, experts = (subject_from(hermetic.seal(tiny(name)), seed=0) for name in ("llama", "mixtral"))
+
+    assert not measuring.shapes_follow_content(dense, packed(LENGTHS))
+    assert measuring.shapes_follow_content(experts, packed(LENGTHS))
+
+
 def test_mixtures_of_experts_are_sealed_although_a_swap_moves_the_last_bits():
     report = hermetic.probe(hermetic.seal(tiny("mixtral")))
 

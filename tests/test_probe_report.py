@@ -290,6 +290,25 @@ class WithoutBackward(torch.autograd.Function):
         raise NotImplementedError("the backward of this kernel is broken")
 
 
+def test_a_subject_that_remembers_its_last_call_cannot_be_probed():
+    memory = [torch.zeros(32)]
+
+    def remembering(batch):
+        logits = without_embedding(batch) + memory[0]
+        memory[0] = logits.mean(dim=0)
+        return logits
+
+    with pytest.raises(
+        ProbeError, match=r"remembering gave other logits for the same batch .*keeps state"
+    ):
+        hermetic.probe(remembering)
+
+
+def test_logits_that_depend_on_nothing_prove_nothing():
+    with pytest.raises(ProbeError, match=r"no logit moved, not even its own"):
+        hermetic.probe(lambda batch: torch.zeros(batch.num_slots, 5), instruments="swap")
+
+
 def test_running_out_of_memory_is_not_blamed_on_packing():
     def forward(batch):
         if batch.boundaries.num_documents > 1:

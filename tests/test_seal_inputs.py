@@ -56,6 +56,9 @@ def lengths_read(shape, **call):
         ((2, 3), {"document_ids": T([[0, 0, 1], [0, 1, 1]])}, (2, 1, 1, 2)),
         ((2, 3), {"document_ids": T([0, 0, 1, 2, 3, 3])}, (2, 1, 1, 2)),
         ((1, 5), {"document_ids": T([0, 0, 0, 1, 1]), "cu_seq_lens_q": T([0, 3, 5])}, (3, 2)),
+        ((1, 5), {"seq_idx": T([[0, 0, 0, 1, 1]], dtype=torch.int32)}, (3, 2)),
+        ((1, 5), {"cu_seq_lens_k": T([0, 3, 5])}, (3, 2)),
+        ((1, 6), {"position_ids": T([[[3, 4, 5, 0, 1, 2]]] * 3)}, (3, 3)),
         ((1, 6), {"document_ids": T([0, 0, 0, 1, 1, 1]), "attention_mask": T([[1, 1, 1, 1, 1, 0]])}, (3, 2, 1)),
         ((1, 6), {"document_ids": T([0, 0, 0, 1, 1, 1]), "attention_mask": T([[0, 1, 1, 1, 1, 1]])}, (1, 2, 3)),
     ],
@@ -121,12 +124,22 @@ def test_ids_edges_and_positions_of_the_same_rows_say_the_same(rows):
         (
             {"cu_seq_lens_q": T([0, 3, 5]), "cu_seq_lens_k": T([0, 2, 5])},
             BoundariesError,
-            r"cu_seq_lens_q is \[0, 3, 5\] and cu_seq_lens_k is \[0, 2, 5\]; expected the same edges",
+            "cu_seq_lens_q and cu_seq_lens_k disagree on whether a document starts at slot 2 of row 0",
         ),
         (
             {"cu_seq_lens_q": T([0, 3, 5]), "document_ids": T([0, 0, 1, 1, 1])},
             BoundariesError,
-            "document_ids and cu_seq_lens_q disagree on whether a document starts at slot 2 of row 0; pass one",
+            "document_ids and cu_seq_lens_q disagree on whether a document starts at slot 2 of row 0; .* Pass one of",
+        ),
+        (
+            {"document_ids": T([0, 0, 1, 1, 1]), "position_ids": T([[0, 1, 2, 3, 4]]) + 1},
+            BoundariesError,
+            "position_ids start a document at 1 and another, at slot 2 of row 0, at 3; expected all documents to start",
+        ),
+        (
+            {"document_ids": T([0, 0, 0, 1, 1]), "position_ids": T([[0, 1, 2, 40, 41]])},
+            BoundariesError,
+            "position_ids start a document at 0 and another, at slot 3 of row 0, at 40",
         ),
         (
             {"cu_seq_lens_q": T([0, 3, 5]), "position_ids": T([[0, 1, 0, 1, 2]])},
@@ -230,3 +243,23 @@ def test_the_padded_tail_and_left_padding_reach_nobody(sealed):
     assert torch.equal(tail, noise)
     assert (tail - expected).abs().max().item() <= 1e-5
     assert (sealed(**left).logits[0, 2:] - expected).abs().max().item() <= 1e-5
+
+
+def test_positions_of_padding_may_be_anything(sealed):
+    ids, padded = T([0, 0, 0, 1, 1, -1, -1]), T([[0, 1, 2, 0, 1, 0, 0]])
+    row = T([[5, 6, 7, 8, 9, 3, 3]])
+    expected = sealed(input_ids=row, document_ids=ids).logits[:, :5]
+
+    assert torch.equal(sealed(input_ids=row, document_ids=ids, position_ids=padded).logits[:, :5], expected)
+
+
+@pytest.mark.parametrize("earlier", [0, 6])
+def test_packed_rows_and_a_cache_are_refused_under_a_mask_that_covers_the_cache_too(sealed, earlier):
+    cache = transformers.DynamicCache()
+    if earlier:
+        sealed(input_ids=torch.arange(3, 3 + earlier)[None], cache=cache)
+    packed_positions = T([[0, 1, 2, 0, 1]])
+    call = {"cache": cache, "attention_mask": torch.ones(1, 5 + earlier, dtype=torch.long)}
+
+    with pytest.raises(SealError, match="packed rows came with a cache"):
+        sealed(input_ids=T([[5, 6, 7, 8, 9]]), position_ids=packed_positions, **call)

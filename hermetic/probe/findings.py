@@ -159,11 +159,12 @@ def length_findings(subject: Subject, batch: PackedBatch, equivalence: Equivalen
     return [
         Finding(
             code="HM204",
-            what="a document's logits depend on the lengths of its neighbours, not on their content",
+            what="a document is as it is alone among copies of itself, and not among these neighbours",
             size=difference,
             unit=f"logits (noise floor {equivalence.noise_floor:.1e})",
             where=f"document {worst}",
-            way_out="Keep documents below the length at which the model rescales its positions (dynamic NTK, longrope)",
+            way_out="Keep documents below the length at which the model rescales positions (dynamic NTK, longrope); "
+            "look for whatever the row shares, such as the capacity of experts",
         )
     ]
 

@@ -16,9 +16,11 @@ and two backwards over the batch and two forwards and a backward over each docum
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode  # PyTorch documents it under this name
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
@@ -46,7 +48,8 @@ def swap(subject: Subject, batch: PackedBatch) -> torch.Tensor:
     The diagonal is 0.0 by convention: a document may move itself.
 
     Raises:
-        ProbeError: the batch has a single token id, so no document can be replaced.
+        ProbeError: the batch has a single token id, so no document can be replaced; or replacing documents moves
+            nothing at all, not even themselves.
     """
     lengths = list(batch.boundaries.document_lengths)
     with torch.no_grad():
@@ -54,10 +57,49 @@ def swap(subject: Subject, batch: PackedBatch) -> torch.Tensor:
         influence = torch.zeros(len(lengths), len(lengths), dtype=torch.float64)
         for j in range(len(lengths)):
             after = subject.logits(with_document_replaced(batch, j)).split(lengths)
-            for i in range(len(lengths)):
-                if i != j:
-                    influence[i, j] = largest_difference(before[i], after[i])
-    return influence
+            influence[:, j] = torch.tensor([largest_difference(a, b) for a, b in zip(before, after, strict=True)])
+    if not influence.any():
+        raise ProbeError(
+            "the swap instrument replaced each document and no logit moved, not even its own, so zeros between "
+            "documents would say nothing; expected logits that depend on the tokens"
+        )
+    return influence.fill_diagonal_(0.0)
+
+
+def shapes_follow_content(subject: Subject, batch: PackedBatch) -> bool:
+    """Whether swapping a document changes the shapes of tensor operations, as routing tokens to experts does.
+
+    Then the last bits of other documents may move without their content being reached. Where all shapes stay,
+    nothing but content can move a bit.
+    """
+    with torch.no_grad():
+        subject.logits(batch)  # what is made once and kept, such as indices, is not counted against the first run
+        shapes = [_operation_shapes(subject, batch)]
+        shapes += [
+            _operation_shapes(subject, with_document_replaced(batch, j)) for j in range(batch.boundaries.num_documents)
+        ]
+    return any(one != shapes[0] for one in shapes)
+
+
+def _operation_shapes(subject: Subject, batch: PackedBatch) -> list[tuple[int, ...]]:
+    recorder = _ShapeRecorder()
+    with recorder:
+        subject.logits(batch)
+    return recorder.shapes
+
+
+class _ShapeRecorder(TorchDispatchMode):
+    """Keeps the shape of every tensor that an operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        self.shapes += [tuple(one.shape) for one in results if isinstance(one, torch.Tensor)]
+        return result
 
 
 def with_document_replaced(batch: PackedBatch, document: int) -> PackedBatch:

@@ -30,7 +30,7 @@ from hermetic.probe.findings import (
 from hermetic.probe.observe import Observation, observe
 from hermetic.probe.report import Finding, LeakReport, Verdict
 from hermetic.probe.subject import Forward, Subject, packed_run, subject_from
-from hermetic.seal.measure import FLOOR_FACTOR, GradientInfluence
+from hermetic.seal.measure import FLOOR_FACTOR, GradientInfluence, largest_difference
 
 INSTRUMENTS = ("swap", "gradient", "solo")
 """The instruments of ``probe``, in the order in which they run."""
@@ -82,6 +82,7 @@ def probe(
     measured = Measurements()
     try:
         with packed_run(subject.name):
+            _require_repeatable(subject, batch)
             measured.observation = observe(subject, batch)
             for name in chosen:
                 _measure(name, subject, batch, measured, required=instruments is not None)
@@ -137,6 +138,19 @@ def _require_alone(subject: Subject, batch: PackedBatch) -> None:
             ) from error
 
 
+def _require_repeatable(subject: Subject, batch: PackedBatch) -> None:
+    """Instruments compare runs, so a run has to say the same when nothing has changed."""
+    with torch.no_grad():
+        first, second = subject.logits(batch), subject.logits(batch)
+    if not torch.equal(first, second):
+        raise ProbeError(
+            f"{subject.name} gave other logits for the same batch and random state (by up to "
+            f"{largest_difference(first, second):.2g}), so nothing can be concluded from runs that differ; expected "
+            "equal ones. It keeps state between calls, draws from a generator of its own, or runs kernels that are "
+            "not deterministic: try torch.use_deterministic_algorithms(True)"
+        )
+
+
 def _measure(name: str, subject: Subject, batch: PackedBatch, measured: Measurements, *, required: bool) -> None:
     try:
         if name == "swap":
@@ -176,7 +190,7 @@ def _is_random(subject: Subject, batch: PackedBatch) -> bool:
 
 def _judge(subject: Subject, batch: PackedBatch, measured: Measurements) -> tuple[Verdict, list[Finding]]:
     positions = position_findings(measured.observation, batch)
-    if _leaks(measured):
+    if _leaks(subject, batch, measured):
         return "leak", [*leak_findings(subject, batch, measured), *positions]
     if measured.gradients is not None and measured.gradients.future != 0.0:
         return "not_causal", [causality_finding(measured.gradients.future), *positions]
@@ -187,21 +201,20 @@ def _judge(subject: Subject, batch: PackedBatch, measured: Measurements) -> tupl
     return "sealed", []
 
 
-def _leaks(measured: Measurements) -> bool:
-    """Gradients decide where they ran, and a swap alone where they did not.
+def _leaks(subject: Subject, batch: PackedBatch, measured: Measurements) -> bool:
+    """A gradient that crosses a seam is a leak, and so is a bit that a swap moves.
 
-    Where no gradient crosses, a swap counts beyond the noise floor: mixtures of experts change the shapes of
-    their products with the routing, which moves the last bits of other documents.
+    With one exception: where no gradient crosses and a swap changes the shapes of operations, as in mixtures of
+    experts, it moves last bits, and counts beyond the noise floor only.
     """
+    if measured.gradients is not None and bool(measured.gradients.across.clone().fill_diagonal_(0.0).any()):
+        return True
     moved = 0.0 if measured.influence is None else float(measured.influence.max())
-    if measured.gradients is not None:
-        across = measured.gradients.across.clone().fill_diagonal_(0.0)
-        if float(across.max()) != 0.0:
-            return True
-    else:
+    if moved == 0.0 or measured.gradients is None or measured.equivalence is None:
         return moved != 0.0
-    floor = 0.0 if measured.equivalence is None else measured.equivalence.noise_floor
-    return moved > FLOOR_FACTOR * floor
+    return moved > FLOOR_FACTOR * measured.equivalence.noise_floor or not measuring.shapes_follow_content(
+        subject, batch
+    )
 
 
 def _report(

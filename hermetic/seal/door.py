@@ -137,8 +137,11 @@ def _replaced(
 def _rows_of_call(call: dict[str, Any], tokens: torch.Tensor) -> PackedRows | None:
     shape = (int(tokens.shape[0]), int(tokens.shape[1]))
     cached = any(call.get(name) is not None for name in _CACHES)
-    if cached and not has_explicit_boundaries(call) and not _mask_fits(call.get("attention_mask"), shape):
-        return None  # generation: the mask covers cached tokens, or is a mask made for a static cache
+    mask = call.get("attention_mask")
+    if cached and isinstance(mask, torch.Tensor) and mask.ndim == 2:
+        call = call | {"attention_mask": mask[:, -shape[1] :]}  # it covers the cached tokens too
+    elif cached and mask is not None and not has_explicit_boundaries(call):
+        return None  # generation with a mask that was made for a static cache
     rows = packed_rows_from_call(call, shape)
     if rows is not None and cached:
         raise SealError(
@@ -148,15 +151,11 @@ def _rows_of_call(call: dict[str, Any], tokens: torch.Tensor) -> PackedRows | No
     return rows
 
 
-def _mask_fits(mask: Any, shape: tuple[int, int]) -> bool:
-    return mask is None or (isinstance(mask, torch.Tensor) and tuple(mask.shape) == shape)
-
-
 def _sealed_arguments(signature: inspect.Signature, call: dict[str, Any], rows: PackedRows) -> dict[str, Any]:
     tokens = call.get("input_ids")
     device = (call["inputs_embeds"] if tokens is None else tokens).device
     explicit = has_explicit_boundaries(call)
-    sealed = {name: value for name, value in call.items() if name != "document_ids"}
+    sealed = {name: value for name, value in call.items() if name != "document_ids"}  # ours alone
     positions = positions_for(rows, call.get("position_ids"), explicit=explicit)
     if positions is not None:
         sealed["position_ids"] = positions.to(device)

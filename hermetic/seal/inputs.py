@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PackedRows:
     """Rows of a device batch, cut into runs: documents, and runs of padding."""
 
@@ -30,6 +30,8 @@ class PackedRows:
     """Slots of each run, over all rows in one stream."""
     num_rows: int
     num_slots: int
+    real: Bools
+    """``[B, S]``: whether a slot holds a token of a document, as far as the caller says."""
 
     def position_ids(self) -> torch.Tensor:
         """``[B, S]`` int64 on the host, counted from the start of each run."""
@@ -39,7 +41,8 @@ class PackedRows:
 def packed_rows_from_call(arguments: Mapping[str, Any], shape: tuple[int, int]) -> PackedRows | None:
     """The runs of a call over ``[B, S]`` token slots; ``None`` when every row holds one document.
 
-    Explicit boundaries (``document_ids``, ``cu_seq_lens_q``) always give rows, even of one document each.
+    Explicit boundaries (``document_ids``, ``seq_idx``, ``cu_seq_lens_q``, ``cu_seq_lens_k``) always give rows,
+    even of one document each.
 
     Raises:
         BoundariesError: the arguments contradict each other or do not describe documents.
@@ -48,6 +51,9 @@ def packed_rows_from_call(arguments: Mapping[str, Any], shape: tuple[int, int]) 
     real = _real_slots(arguments.get("attention_mask"), shape)
     explicit = _explicit_starts(arguments, shape)
     if explicit is not None:
+        ids = arguments.get("document_ids")
+        if ids is not None:
+            real = real & (_host(ids).reshape(shape) != TAIL_DOCUMENT_ID)
         return _rows(explicit, real, shape)
     position_ids = arguments.get("position_ids")
     if position_ids is None:
@@ -63,7 +69,8 @@ def positions_for(rows: PackedRows, given: torch.Tensor | None, *, explicit: boo
 
     Positions that count on through the row are what a model makes up when it is given none, so with explicit
     boundaries they are replaced. Positions that count by one inside every document are kept, and with them
-    an offset (RoBERTa starts at 2). Planes of multi-axis positions are the caller's.
+    an offset that all documents share (RoBERTa starts at 2). Padding may have any. Planes of multi-axis positions
+    are the caller's.
 
     Raises:
         BoundariesError: positions and explicit boundaries contradict each other.
@@ -76,7 +83,7 @@ def positions_for(rows: PackedRows, given: torch.Tensor | None, *, explicit: boo
     positions = np.broadcast_to(_host(given), restarted.shape)
     if (positions == np.arange(rows.num_slots)).all():
         return rows.position_ids()
-    wrong = np.argwhere((restarted[:, 1:] > 0) & (np.diff(positions, axis=1) != 1))
+    wrong = np.argwhere(rows.real[:, 1:] & (restarted[:, 1:] > 0) & (np.diff(positions, axis=1) != 1))
     if wrong.size:
         row, slot = (int(x) for x in wrong[0])
         raise BoundariesError(
@@ -84,12 +91,25 @@ def positions_for(rows: PackedRows, given: torch.Tensor | None, *, explicit: boo
             f"{row}, inside one document of the boundaries; expected steps of 1 there. Leave position_ids out: "
             "they are derived from the boundaries"
         )
+    firsts = np.argwhere(rows.real & (restarted == 0))
+    offsets = positions[tuple(firsts.T)]
+    if (offsets != offsets[:1]).any():
+        row, slot = (int(x) for x in firsts[offsets != offsets[0]][0])
+        raise BoundariesError(
+            f"position_ids start a document at {offsets[0]} and another, at slot {slot} of row {row}, at "
+            f"{positions[row, slot]}; expected all documents to start at one position. Leave position_ids out: they "
+            "are derived from the boundaries"
+        )
     return None
 
 
 def has_explicit_boundaries(arguments: Mapping[str, Any]) -> bool:
     """Whether the caller said where documents start, rather than leaving it to the positions."""
-    return any(arguments.get(name) is not None for name in ("document_ids", "cu_seq_lens_q"))
+    return any(arguments.get(name) is not None for name in (*_IDS, *_EDGES))
+
+
+_IDS = ("document_ids", "seq_idx")
+_EDGES = ("cu_seq_lens_q", "cu_seq_lens_k")
 
 
 def _rows(starts: Bools, real: Bools, shape: tuple[int, int]) -> PackedRows:
@@ -100,7 +120,7 @@ def _rows(starts: Bools, real: Bools, shape: tuple[int, int]) -> PackedRows:
     edges = np.append(np.flatnonzero(begins.ravel()), begins.size)
     _refuse_holes(starts, real)
     lengths = tuple(int(length) for length in np.diff(edges))
-    return PackedRows(lengths=lengths, num_rows=shape[0], num_slots=shape[1])
+    return PackedRows(lengths=lengths, num_rows=shape[0], num_slots=shape[1], real=real)
 
 
 def _refuse_holes(starts: Bools, real: Bools) -> None:
@@ -140,25 +160,31 @@ def _real_slots(mask: Any, shape: tuple[int, int]) -> Bools:
 
 
 def _explicit_starts(arguments: Mapping[str, Any], shape: tuple[int, int]) -> Bools | None:
-    ids, edges = arguments.get("document_ids"), arguments.get("cu_seq_lens_q")
-    from_ids = None if ids is None else _starts_from_ids(_host(ids), shape)
-    from_edges = None if edges is None else _starts_from_edges(edges, arguments.get("cu_seq_lens_k"), shape)
-    if from_ids is None or from_edges is None:
-        return from_edges if from_ids is None else from_ids
-    differ = np.argwhere(from_ids != from_edges)
-    if differ.size:
-        row, slot = (int(x) for x in differ[0])
-        raise BoundariesError(
-            f"document_ids and cu_seq_lens_q disagree on whether a document starts at slot {slot} of row {row}; "
-            "pass one of them"
-        )
-    return from_ids
+    """Where documents start by whatever says so; all that say so have to agree."""
+    said = [(name, _starts_from_ids(name, _host(arguments[name]), shape)) for name in _IDS if _given(arguments, name)]
+    said += [(name, _starts_from_edges(name, arguments[name], shape)) for name in _EDGES if _given(arguments, name)]
+    if not said:
+        return None
+    first, starts = said[0]
+    for other, other_starts in said[1:]:
+        differ = np.argwhere(starts != other_starts)
+        if differ.size:
+            row, slot = (int(x) for x in differ[0])
+            raise BoundariesError(
+                f"{first} and {other} disagree on whether a document starts at slot {slot} of row {row}; expected the "
+                "same documents. Pass one of them"
+            )
+    return starts
 
 
-def _starts_from_ids(ids: Ints, shape: tuple[int, int]) -> Bools:
+def _given(arguments: Mapping[str, Any], name: str) -> bool:
+    return arguments.get(name) is not None
+
+
+def _starts_from_ids(name: str, ids: Ints, shape: tuple[int, int]) -> Bools:
     if ids.size != shape[0] * shape[1] or ids.ndim > 2:
         raise BoundariesError(
-            f"document_ids has shape {ids.shape}; expected one id for each of {shape[0]} x {shape[1]} tokens"
+            f"{name} has shape {ids.shape}; expected one id for each of {shape[0]} x {shape[1]} tokens"
         )
     ids = ids.reshape(shape)
     starts = np.ones(shape, dtype=np.bool_)
@@ -168,25 +194,18 @@ def _starts_from_ids(ids: Ints, shape: tuple[int, int]) -> Bools:
         values, counts = np.unique(runs[runs != TAIL_DOCUMENT_ID], return_counts=True)
         if (counts > 1).any():
             raise BoundariesError(
-                f"document_ids comes back to document {values[counts > 1][0]} in row {row} after another document; "
+                f"{name} comes back to document {values[counts > 1][0]} in row {row} after another document; "
                 "expected the tokens of a document side by side"
             )
     return starts
 
 
-def _starts_from_edges(edges: torch.Tensor, key_edges: torch.Tensor | None, shape: tuple[int, int]) -> Bools:
+def _starts_from_edges(name: str, edges: Any, shape: tuple[int, int]) -> Bools:
     total = shape[0] * shape[1]
     cu_seqlens = Boundaries.from_cu_seqlens(edges, num_tokens=total).cu_seqlens
-    if key_edges is not None and not torch.equal(
-        cu_seqlens, Boundaries.from_cu_seqlens(key_edges, num_tokens=total).cu_seqlens
-    ):
-        raise BoundariesError(
-            f"cu_seq_lens_q is {edges.tolist()} and cu_seq_lens_k is {key_edges.tolist()}; expected the same edges: "
-            "in a packed row each token is both query and key"
-        )
     if int(cu_seqlens[-1]) != total:
         raise BoundariesError(
-            f"cu_seq_lens_q ends at {int(cu_seqlens[-1])} and the rows have {total} slots; expected the last edge at "
+            f"{name} ends at {int(cu_seqlens[-1])} and the rows have {total} slots; expected the last edge at "
             "their end: a padded tail is one more edge, and tokens that a wrapper adds are none of these documents'"
         )
     starts = np.zeros(total + 1, dtype=np.bool_)
@@ -195,7 +214,7 @@ def _starts_from_edges(edges: torch.Tensor, key_edges: torch.Tensor | None, shap
     if not rows[:, 0].all():
         row = int(np.flatnonzero(~rows[:, 0])[0])
         raise BoundariesError(
-            f"cu_seq_lens_q has no edge at {row * shape[1]}, where row {row} starts; expected edges over all rows "
+            f"{name} has no edge at {row * shape[1]}, where row {row} starts; expected edges over all rows "
             "in one stream, for no document goes on in the next row"
         )
     return rows
@@ -217,7 +236,7 @@ def _starts_from_positions(planes: Ints, real: Bools) -> Bools:
     """A real token starts a document unless it goes on from the real token before it.
 
     With padding in between, positions that are larger go on, others restart. Several planes (text, time,
-    height, width) restart together, at the values they began the row with.
+    height, width) that differ restart together, at the values they began the row with.
     """
     starts = np.zeros(real.shape, dtype=np.bool_)
     for row in range(real.shape[0]):
@@ -225,7 +244,7 @@ def _starts_from_positions(planes: Ints, real: Bools) -> Bools:
         if slots.size == 0:
             continue
         positions = planes[:, row, slots]
-        if planes.shape[0] > 1:
+        if not (planes == planes[:1]).all():
             restarts = (positions[:, 1:] == positions[:, :1]).all(axis=0)
         else:
             step = np.diff(positions[0])
