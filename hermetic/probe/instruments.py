@@ -89,7 +89,7 @@ def _operation_shapes(subject: Subject, batch: PackedBatch) -> list[tuple[int, .
 
 
 class _ShapeRecorder(TorchDispatchMode):
-    """Keeps the shape of every tensor that an operation returns."""
+    """Keeps the shape of every tensor that an operation returns, and the group sizes of grouped products."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
@@ -99,6 +99,9 @@ class _ShapeRecorder(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         results = result if isinstance(result, (tuple, list)) else (result,)
         self.shapes += [tuple(one.shape) for one in results if isinstance(one, torch.Tensor)]
+        if "grouped" in str(func):  # a product of many shapes in one call; where each begins is data
+            edges = (one for one in (*args, *(kwargs or {}).values()) if isinstance(one, torch.Tensor))
+            self.shapes += [tuple(one.tolist()) for one in edges if not one.is_floating_point()]
         return result
 
 
