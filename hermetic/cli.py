@@ -52,16 +52,23 @@ def _reports_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return command(*args, **kwargs)
         except HermeticError as error:
-            _log.print(f"{error.code}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            _say_error(f"{error.code}: {error}")
             raise typer.Exit(1 if isinstance(error, LeakError) else 2) from error
+        except OSError as error:  # a full disk, a folder that may not be written
+            _say_error(f"{type(error).__name__}: {error}")
+            raise typer.Exit(2) from error
 
     return run
+
+
+def _say_error(message: str) -> None:
+    _log.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def _stages(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     """A spinner on stderr with the stage that is running and the time since the start; none in a log file."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=_log, transient=True, disable=quiet or not _log.is_terminal) as progress:
         task = progress.add_task("starting", total=None)
         yield lambda stage: progress.update(task, description=stage)
@@ -155,7 +162,8 @@ def pack(
 ) -> None:
     """Tokenize documents and pack them into rows that `datasets` opens.
 
-    In conversations all but the assistant's tokens are masked.
+    In conversations all but the assistant's tokens are masked. The exit code is 1 when tokens were lost, as
+    --on-overflow truncate and drop ask for; the folder is written.
     """
     from hermetic.data import inspect_packed, pack_file, render
 
@@ -175,6 +183,8 @@ def pack(
         _print_json(dataclasses.asdict(manifest))
     else:
         _out.print(render(inspect_packed(out)))
+    if manifest.tokens_lost:
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: hermetic inspect packed")
@@ -212,7 +222,8 @@ def probe(
 ) -> None:
     """Measure whether packed documents reach each other in a model.
 
-    The exit code is 1 when they do.
+    The model is called as it should be: positions that restart, no mask, no cache. What that says about another call
+    of a model that is not sealed is nothing. The exit code is 1 on a leak.
     """
     import hermetic
     from hermetic.train import load_model
@@ -226,8 +237,18 @@ def probe(
         _print_json(report.to_dict())
     else:
         _out.print(report)
+        _out.print(_what_was_probed(sealed=seal), style="dim", highlight=False)
     if report.verdict != "sealed":
         raise typer.Exit(1)
+
+
+def _what_was_probed(*, sealed: bool) -> str:
+    if sealed:
+        return "Probed after hermetic.seal: the model keeps documents apart however it is called."
+    return (
+        "Probed as it is, not sealed, and called with positions that restart, no mask and no cache. Called otherwise "
+        "it may leak: try --seal, or probe your own call in Python."
+    )
 
 
 @app.command(epilog="Example: hermetic train --model ./model --data chats.jsonl --capacity 4096 --out tuned")
@@ -248,6 +269,7 @@ def train(
     gradient_checkpointing: Annotated[
         bool, typer.Option("--gradient-checkpointing", help="Trade time for memory.")
     ] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Arithmetic in bfloat16, weights in float32.")] = False,
     seed: Annotated[int, typer.Option(help="Of the order of rows.")] = 0,
     on_overflow: OnOverflow = "error",
     backend: Backend = "sdpa",
@@ -276,6 +298,7 @@ def train(
                 learning_rate=learning_rate,
                 lora=lora,
                 gradient_checkpointing=gradient_checkpointing,
+                bf16=bf16,
                 seed=seed,
             ),
             pack=pack,

@@ -158,7 +158,7 @@ def train(
         # Small steps vanish in bfloat16 weights, so trained weights are float32; adapters leave theirs alone.
         dtype = None if settings.lora else torch.float32
         network = load_model(model, trust_remote_code=trust_remote_code, dtype=dtype)
-        _check_vocabulary(network, packed)
+        _check_vocabulary(network, packed, data)
         _check_weights(network)
         if settings.lora:
             network = add_lora(network)
@@ -250,6 +250,8 @@ def load_model(
 
     from hermetic.integrations.transformers import without_progress_bars
 
+    if os.sep in os.fspath(model) and os.fspath(model)[0] in {".", os.sep, "~"} and not Path(model).exists():
+        raise TrainError(f"{model} does not exist; expected a folder with a config and weights, or a hub id")
     choices = {"attn_implementation": attention, "dtype": dtype}
     options = {name: choice for name, choice in choices.items() if choice is not None}
     try:
@@ -265,14 +267,14 @@ def load_model(
         ) from error
 
 
-def _check_vocabulary(network: Any, packed: PackedData) -> None:
+def _check_vocabulary(network: Any, packed: PackedData, data: str | os.PathLike[str]) -> None:
     size = network.get_input_embeddings().num_embeddings
     rows = packed.dataset.with_format("numpy", columns=["input_ids"])
     largest = max(int(ids.max()) for batch in rows.iter(batch_size=1024) for ids in batch["input_ids"])
     if largest >= size:
         raise TrainError(
-            f"{packed.path} holds the token id {largest} and the model embeds {size} tokens; expected ids below that. "
-            "Pack the source with this model's tokenizer"
+            f"{os.fspath(data)} holds the token id {largest} and the model embeds {size} tokens; expected ids below "
+            "that. Pack the source with this model's tokenizer"
         )
 
 

@@ -175,7 +175,7 @@ def test_an_attention_implementation_can_be_chosen(llama):
 def test_a_model_that_cannot_be_sealed_and_no_model_are_bad_input(tmp_path, lfm2):
     refused(run("probe", lfm2, "--seal"), "cannot be sealed", code="HE400")
     refused(run("probe", lfm2, "--seal", "--backend", "hope"), "backend is 'hope'", code="HE301")
-    refused(run("probe", tmp_path / "nope"), "cannot be loaded as a causal language model", code="HE700")
+    refused(run("probe", tmp_path / "nope"), "nope does not exist; expected a folder with a config", code="HE700")
 
 
 # train

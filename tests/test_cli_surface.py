@@ -55,6 +55,7 @@ SURFACE = {
         "--seed",
         "--on-overflow",
         "--backend",
+        "--bf16",
         "--trust-remote-code",
         "--no-trust-remote-code",
         "--json",

@@ -85,7 +85,7 @@ def test_the_picture_of_the_demo_holds_all_that_it_measured(result):
     assert "LlamaForCausalLM packed naively: leak" in text
     assert f"{result.summary.documents:,}" in text
     for name, arm in result.arms.items():
-        row = next(line for line in text.splitlines() if f" {name} " in line and f"{arm.heldout_loss:.4f}" in line)
+        row = next(line for line in text.splitlines() if f"│{name} " in line and f"{arm.heldout_loss:.4f}" in line)
         for shown in (
             f"{arm.utilization:.1%}",
             f"{arm.steps}",

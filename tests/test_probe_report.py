@@ -298,9 +298,7 @@ def test_a_subject_that_remembers_its_last_call_cannot_be_probed():
         memory[0] = logits.mean(dim=0)
         return logits
 
-    with pytest.raises(
-        ProbeError, match=r"remembering gave other logits for the same batch .*keeps state"
-    ):
+    with pytest.raises(ProbeError, match=r"remembering gave other logits for the same batch .*keeps state"):
         hermetic.probe(remembering)
 
 

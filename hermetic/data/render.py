@@ -38,7 +38,7 @@ def _counts(summary: PackedSummary) -> Table:
         ("capacity", f"{manifest.capacity:,}"),
         ("documents per row", f"{summary.documents_per_row:.1f}"),
         ("utilization", f"{manifest.utilization:.2%}"),
-        ("waste if padded instead", f"{summary.padding_waste:.2%}"),
+        ("waste if all were padded to the longest", f"{summary.padding_waste:.2%}"),
         ("tokens that naive packing would contaminate", f"{summary.contaminated_share:.2%}"),
         ("the same by the rule of thumb 1 - m/L", f"{summary.contamination_rule_of_thumb:.2%}"),
         ("files with verified checksum", f"{summary.files_verified}"),
