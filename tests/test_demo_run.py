@@ -94,7 +94,7 @@ def test_the_picture_of_the_demo_holds_all_that_it_measured(result):
             f"{arm.logit_difference:.1e}",
             f"{arm.gradient_difference:.1e}",
         ):
-            assert f" {shown} " in row
+            assert f"{shown} │" in row
 
 
 @pytest.mark.slow
