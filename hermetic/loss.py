@@ -235,7 +235,8 @@ def _positive(denominator: object) -> float:
     value = math.nan
     if isinstance(denominator, Real) or (isinstance(denominator, torch.Tensor) and denominator.ndim == 0):
         value = float(denominator)
-    if isinstance(denominator, bool) or not (math.isfinite(value) and value > 0):
+    is_boolean = isinstance(denominator, bool) or getattr(denominator, "dtype", None) == torch.bool
+    if is_boolean or not (math.isfinite(value) and value > 0):
         raise LossError(
             f"denominator is {denominator!r}, expected a finite number or 0-d tensor above 0: the "
             f"supervised tokens or documents of the whole step"

@@ -238,3 +238,18 @@ def test_edges_that_describe_no_documents_are_refused_with_index_and_value(edges
 def test_document_ids_that_describe_no_documents_are_refused_with_index_and_value(ids, message):
     with pytest.raises(BoundariesError, match=message):
         Boundaries.from_document_ids(ids)
+
+
+def test_lengths_that_are_no_tuple_are_refused_with_the_constructor_that_reads_them():
+    with pytest.raises(
+        BoundariesError, match=r"document_lengths is a list, expected a tuple .* Boundaries\.from_lengths"
+    ):
+        Boundaries(document_lengths=[3, 5])
+
+
+@pytest.mark.parametrize("num_tokens", [float("nan"), "8", -1, 7.5])
+def test_a_number_of_tokens_that_is_none_is_refused(num_tokens):
+    with pytest.raises(BoundariesError, match=r"num_tokens is .*, expected a whole number"):
+        Boundaries.from_cu_seqlens([0, 3, 5], num_tokens=num_tokens)
+    with pytest.raises(BoundariesError, match=r"num_tokens is .*, expected 0 to 5"):
+        Boundaries.infer_from_position_ids([0, 1, 2, 0, 1], num_tokens=num_tokens)

@@ -62,7 +62,9 @@ def test_logits_that_do_not_fit_the_batch_are_refused_with_the_reason(logits, me
             loss_of(logits, BATCH)
 
 
-@pytest.mark.parametrize("denominator", [0, -1, math.nan, math.inf, True, "6", torch.tensor([6]), torch.tensor(0)])
+@pytest.mark.parametrize(
+    "denominator", [0, -1, math.nan, math.inf, True, "6", torch.tensor(True), torch.tensor([6]), torch.tensor(0)]
+)
 def test_a_denominator_that_is_no_positive_number_is_refused(denominator):
     with pytest.raises(LossError, match=r"denominator is .*, expected a finite number or 0-d tensor above 0"):
         packed_loss(torch.zeros(6, 8), BATCH, denominator=denominator)

@@ -5,6 +5,7 @@ zeros in the output and in all gradients. A backend that cannot do what was aske
 replaced silently.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -62,6 +63,8 @@ def packed_attention(
     q, k, v = (_as_autocast_has_it(x) for x in (q, k, v))
     _validate_tensors(q, k, v, boundaries)
     _validate_options(q, causal=causal, window=window, chunk=chunk, softcap=softcap, sinks=sinks)
+    if scale is not None and not math.isfinite(scale):
+        raise AttentionError(f"scale is {scale}; expected a finite number, or None for K ** -0.5")
     if not 0.0 <= dropout < 1.0:
         raise AttentionError(f"dropout is {dropout}; expected a probability in [0, 1)")
     options = AttentionOptions(
@@ -130,6 +133,10 @@ def _validate_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundar
             f"q, k and v have {q.shape[1]}, {k.shape[1]} and {v.shape[1]} heads; expected as many value heads "
             "as key heads, and a multiple of them in q"
         )
+    if not isinstance(boundaries, Boundaries):
+        raise AttentionError(
+            f"boundaries is a {type(boundaries).__name__}; expected Boundaries, as Boundaries.from_lengths makes them"
+        )
     if boundaries.num_tokens > q.shape[0]:
         raise AttentionError(
             f"boundaries describe {boundaries.num_tokens} tokens and q has {q.shape[0]}; "
@@ -147,8 +154,8 @@ def _validate_options(
     sinks: torch.Tensor | None,
 ) -> None:
     for name, size in (("window", window), ("chunk", chunk)):
-        if size is not None and size < 1:
-            raise AttentionError(f"{name} is {size}; expected at least 1 token, or None for no limit")
+        if size is not None and (type(size) is not int or size < 1):
+            raise AttentionError(f"{name} is {size}; expected a whole number of at least 1 token, or None for no limit")
     if window is not None and not causal:
         raise AttentionError(
             f"window is {window} with causal=False; a window counts tokens before the current one, "

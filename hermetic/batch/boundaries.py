@@ -39,6 +39,11 @@ class Boundaries:
     document_lengths: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        if type(self.document_lengths) is not tuple:
+            raise BoundariesError(
+                f"document_lengths is a {type(self.document_lengths).__name__}, expected a tuple of whole numbers; use "
+                f"Boundaries.from_lengths, which reads lists, arrays and tensors"
+            )
         for index, length in enumerate(self.document_lengths):
             if type(length) is not int or length < 0:
                 raise BoundariesError(
@@ -196,6 +201,10 @@ def _check_edges(edges: IntArray, num_tokens: int | None) -> None:
         raise BoundariesError(
             f"cu_seqlens[{index}] is {int(edges[index])}, below the edge {int(edges[index - 1])} before it; "
             f"expected edges that never fall (use from_lengths if these are lengths)"
+        )
+    if num_tokens is not None and (not isinstance(num_tokens, int | np.integer) or num_tokens < 0):
+        raise BoundariesError(
+            f"num_tokens is {num_tokens!r}, expected a whole number of tokens, 0 or more, or None for no limit"
         )
     limit = INT32_MAX if num_tokens is None else num_tokens
     beyond = np.flatnonzero(edges > limit)

@@ -43,7 +43,7 @@ def lengths_from_position_ids(position_ids: Integers, *, num_tokens: int | None 
     planes = positions if positions.ndim == _MULTI_AXIS else np.atleast_2d(positions)[np.newaxis]
     starts = _document_starts(planes).reshape(-1)
     if num_tokens is not None:
-        if not 0 <= num_tokens <= starts.size:
+        if not isinstance(num_tokens, int | np.integer) or not 0 <= num_tokens <= starts.size:
             raise BoundariesError(
                 f"num_tokens is {num_tokens}, expected 0 to {starts.size}, the tokens that position_ids of "
                 f"shape {list(positions.shape)} describe; pass the number of real tokens"
