@@ -8,13 +8,11 @@ Price: what the Trainer costs; the probe and the seal take seconds, and the weig
 """
 
 import json
-import math
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,81 +24,14 @@ from hermetic.data.dependencies import import_optional
 from hermetic.data.folders import check_free, new_folder
 from hermetic.errors import TrainError
 from hermetic.seal import seal
+from hermetic.train.fitting import fit
+from hermetic.train.records import TrainMetrics, TrainSettings, metrics_of
 
 if TYPE_CHECKING:
     from hermetic.probe import LeakReport
 
 METRICS_NAME = "hermetic_metrics.json"
 REPORT_NAME = "leak_report.json"
-_LARGEST_SEED = 2**32 - 1
-"""NumPy, which the Trainer seeds along with torch, takes no larger one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainSettings:
-    """How to train; the defaults suit full fine-tuning of a pretrained model."""
-
-    epochs: float = 1.0
-    max_steps: int | None = None
-    """Stop after so many optimizer steps, whatever ``epochs`` says."""
-    rows_per_batch: int = 1
-    """Rows per device and micro-batch."""
-    accumulation_steps: int = 1
-    """Micro-batches per optimizer step."""
-    learning_rate: float = 2e-5
-    lora: bool = False
-    """Train low-rank adapters on all linear layers instead of the weights."""
-    gradient_checkpointing: bool = False
-    bf16: bool = False
-    """Mixed precision: arithmetic in bfloat16 through autocast, weights and optimizer in float32."""
-    seed: int = 0
-    """Of the order of rows and of dropout."""
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "learning_rate"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise TrainError(f"{name} is {value}; expected a finite number above 0")
-        for name in ("rows_per_batch", "accumulation_steps", "max_steps"):
-            value = getattr(self, name)
-            if not (name == "max_steps" and value is None) and (type(value) is not int or value < 1):
-                raise TrainError(f"{name} is {value!r}; expected a whole number of at least 1")
-        if type(self.seed) is not int or not 0 <= self.seed <= _LARGEST_SEED:
-            raise TrainError(f"seed is {self.seed!r}; expected a whole number from 0 to {_LARGEST_SEED}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainMetrics:
-    """What a training run did."""
-
-    packed: bool
-    rows: int
-    documents: int
-    tokens: int
-    """Real tokens of one epoch."""
-    supervised_tokens: int
-    utilization: float
-    """Real tokens per slot of the rows that were run: of the capacity when packed, of the padded rows else."""
-    steps: int
-    losses: tuple[float, ...]
-    """Token-level loss of each optimizer step, in nats."""
-    train_loss: float
-    """Mean of the last tenth of the steps."""
-    seconds: float
-    tokens_per_second: float
-    """Real tokens trained on, per second of training."""
-    verdict: str | None
-    """The probe's verdict on the first batch; ``None`` for padded rows, which have no neighbours."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FitResult:
-    """Losses and time of a Trainer run."""
-
-    losses: tuple[float, ...]
-    seconds: float
-    epochs: float
-    report: "LeakReport | None"
 
 
 def train(
@@ -293,138 +224,3 @@ def add_lora(network: nn.Module) -> nn.Module:
     config = peft.LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
     adapted: nn.Module = peft.get_peft_model(network, config)
     return adapted
-
-
-def fit(
-    network: nn.Module,
-    packed: PackedData,
-    settings: TrainSettings,
-    *,
-    pack: bool = True,
-    pad_token_id: int = 0,
-    collator: Any = None,
-    on_stage: Callable[[str], None] | None = None,
-) -> FitResult:
-    """Run the Trainer over the rows of ``packed``; ``collator`` replaces the packed or padded one."""
-    with _cache_setting_kept(network):
-        trainer = make_trainer(
-            network, packed, settings, pack=pack, pad_token_id=pad_token_id, collator=collator, on_stage=on_stage
-        )
-        start = time.perf_counter()
-        outcome = trainer.train()
-        seconds = time.perf_counter() - start
-    losses = tuple(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
-    epochs = float(outcome.metrics.get("epoch", settings.epochs))
-    return FitResult(losses=losses, seconds=seconds, epochs=epochs, report=trainer.leak_report)
-
-
-@contextmanager
-def _cache_setting_kept(network: Any) -> Iterator[None]:
-    """The Trainer turns the cache off in the configuration for good; a trained model generates with it again."""
-    config = network.config
-    before = vars(config).get("use_cache")
-    try:
-        yield
-    finally:
-        if before is None:
-            vars(config).pop("use_cache", None)
-        else:
-            config.use_cache = before
-
-
-def make_trainer(
-    network: nn.Module,
-    packed: PackedData,
-    settings: TrainSettings,
-    *,
-    pack: bool = True,
-    pad_token_id: int = 0,
-    collator: Any = None,
-    on_stage: Callable[[str], None] | None = None,
-) -> Any:
-    """The Trainer that ``fit`` runs, before it runs; ``pack`` says whether rows hold several documents."""
-    transformers = import_optional("transformers")
-    import_optional("accelerate")
-    from hermetic.integrations.transformers import (
-        PackedCollator,
-        PaddedCollator,
-        RowDataset,
-        SealedTrainer,
-        StepMessages,
-    )
-
-    if collator is None:
-        collator = PackedCollator() if pack else PaddedCollator(pad_token_id=pad_token_id)
-    trainer = SealedTrainer(
-        model=network,
-        args=_training_arguments(settings),
-        train_dataset=RowDataset(packed),
-        data_collator=collator,
-        callbacks=[] if on_stage is None else [StepMessages(on_stage)],
-        probe_first_batch=pack,
-    )
-    trainer.remove_callback(transformers.PrinterCallback)  # losses are in the metrics
-    return trainer
-
-
-def _training_arguments(settings: TrainSettings) -> Any:
-    transformers = import_optional("transformers")
-    # newer releases call it activation checkpointing and warn about the old name
-    fields = transformers.TrainingArguments.__dataclass_fields__
-    checkpointing = "activation_checkpointing" if "activation_checkpointing" in fields else "gradient_checkpointing"
-    return transformers.TrainingArguments(
-        # The Trainer makes this folder if it is missing, and writes nothing to it when it saves nothing.
-        output_dir=tempfile.gettempdir(),
-        num_train_epochs=settings.epochs,
-        max_steps=-1 if settings.max_steps is None else settings.max_steps,
-        per_device_train_batch_size=settings.rows_per_batch,
-        gradient_accumulation_steps=settings.accumulation_steps,
-        learning_rate=settings.learning_rate,
-        warmup_steps=0.03,
-        lr_scheduler_type="cosine",
-        **{checkpointing: settings.gradient_checkpointing},
-        bf16=settings.bf16,
-        seed=settings.seed,
-        data_seed=settings.seed,
-        remove_unused_columns=False,
-        save_strategy="no",
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        report_to=[],
-        disable_tqdm=True,
-        # without it, several processes on CPUs would each train alone and not know of the others
-        use_cpu=not torch.accelerator.is_available(),
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
-
-
-def metrics_of(result: FitResult, packed: PackedData, *, pack: bool, settings: TrainSettings) -> TrainMetrics:
-    """Count what a run did."""
-    manifest = packed.manifest
-    last = result.losses[-max(1, len(result.losses) // 10) :]
-    return TrainMetrics(
-        packed=pack,
-        rows=len(packed),
-        documents=len(packed.document_lengths),
-        tokens=manifest.tokens_placed,
-        supervised_tokens=manifest.supervised_tokens,
-        utilization=manifest.utilization if pack else padded_utilization(packed, settings.rows_per_batch),
-        steps=len(result.losses),
-        losses=result.losses,
-        train_loss=sum(last) / len(last),
-        seconds=result.seconds,
-        tokens_per_second=manifest.tokens_placed * result.epochs / result.seconds,
-        verdict=None if result.report is None else result.report.verdict,
-    )
-
-
-def padded_utilization(packed: PackedData, rows_per_batch: int) -> float:
-    """Real tokens per slot when each batch of rows is padded to its longest document instead."""
-    documents = 0
-    slots = 0
-    counts = packed.documents_per_row
-    for first in range(0, len(counts), rows_per_batch):
-        count = int(counts[first : first + rows_per_batch].sum())
-        slots += count * int(packed.document_lengths[documents : documents + count].max())
-        documents += count
-    return float(packed.document_lengths.sum()) / slots
