@@ -39,15 +39,15 @@ def render(result: DemoResult) -> RenderableType:
     )
 
 
-_INTRODUCTION = """\
-Packing lays several documents end to end in one row, so that no slot is spent on padding. A model that is not told
-where they start lets each document read the ones before it: a leak. Here conversations are packed, a leak is measured
-and sealed, and the same conversations are trained in four ways:
-  padded          one to a row, padded: what packing has to reproduce
-  naive           packed, and nobody told the model
-  positions_only  packed, positions restart with each document, and still no mask
-  sealed          packed, each document on its own
-"""
+_INTRODUCTION = (
+    "Packing lays several documents end to end in one row, so that no slot is spent on padding. A model that is not "
+    "told where they start lets each document read the ones before it: a leak. Here conversations are packed, a leak "
+    "is measured and sealed, and the same conversations are trained in four ways:\n"
+    "  padded          one to a row, padded: what packing has to reproduce\n"
+    "  naive           packed, and nobody told the model\n"
+    "  positions_only  packed, positions restart, and still no mask\n"
+    "  sealed          packed, each document on its own\n"
+)
 
 
 def _conclusion(result: DemoResult) -> str:
