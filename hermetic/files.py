@@ -1,20 +1,28 @@
 """Whole files or none: what is written appears under its name complete, or not at all."""
 
 import os
-import tempfile
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[IO[bytes]]:
+    """Open a sibling of ``target`` that takes its place at the end, or vanishes if anything fails."""
+    sibling = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with sibling.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        sibling.replace(target)
+    finally:
+        sibling.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` as UTF-8 through a temporary sibling and one rename."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write ``text`` as UTF-8, whole or not at all."""
+    with replacing(path) as file:
+        file.write(text.encode("utf-8"))

@@ -6,7 +6,6 @@ Everything here is integer arithmetic on the host: no tensor, no device.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,13 +37,11 @@ class Layout:
     """For each packed token, its place in the concatenation of the groups' real tokens."""
 
 
-@lru_cache(maxsize=64)
 def layout_from_lengths(lengths: tuple[int, ...]) -> Layout:
     """Group the non-empty documents of ``lengths`` by similar length.
 
     ``(2, 5, 2)`` gives two groups: the document of 5 alone, then both documents of 2 as a ``[2, 2]``
-    batch of the tokens ``[0, 1, 7, 8]``. A pure function of its value, so remembering it cannot go stale;
-    the layers of one forward pass all ask for the same one.
+    batch of the tokens ``[0, 1, 7, 8]``.
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     starts = np.cumsum(sizes) - sizes

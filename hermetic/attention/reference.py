@@ -37,12 +37,19 @@ def visible(length: int, options: AttentionOptions, device: torch.device) -> tor
     """
     i = torch.arange(length, device=device)[:, None]
     j = torch.arange(length, device=device)[None, :]
-    allowed = i >= j if options.causal else torch.ones_like(i >= j)
-    if options.window is not None:
-        allowed = allowed & (i - j < options.window)
-    if options.chunk is not None:
-        allowed = allowed & (i // options.chunk == j // options.chunk)
-    return allowed
+    return allowed(i, j, causal=options.causal, window=options.window, chunk=options.chunk)
+
+
+def allowed(
+    query: torch.Tensor, key: torch.Tensor, *, causal: bool, window: int | None, chunk: int | None
+) -> torch.Tensor:
+    """May the tokens at ``query`` see those at ``key``, both counted from the document's start; broadcasts."""
+    seen = query >= key if causal else torch.ones_like(query >= key)
+    if window is not None:
+        seen = seen & (query - key < window)
+    if chunk is not None:
+        seen = seen & (query // chunk == key // chunk)
+    return seen
 
 
 def _one_document(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions) -> torch.Tensor:

@@ -70,7 +70,7 @@ class _Indices:
 def _indices(lengths: tuple[int, ...], device: torch.device) -> _Indices:
     """The layout's indices on a device, copied there once for all layers of a forward and its backward.
 
-    A pure function of its value, as the layout is; the tensors are never written to.
+    A pure function of its value, so remembering it cannot go stale; the tensors are never written to.
     """
     layout = layout_from_lengths(lengths)
 

@@ -25,6 +25,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal, TypeVar
 
+from hermetic.files import replacing
+
 __all__ = ["SYSTEM_PROMPT", "Split", "conversations", "write_conversations"]
 
 Split = Literal["train", "heldout"]
@@ -275,11 +277,6 @@ def write_conversations(path: str | os.PathLike[str], *, count: int, seed: int, 
         seed: another seed gives other conversations of the same split.
         split: ``"train"`` or ``"heldout"``.
     """
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{json.dumps(one)}\n" for one in conversations(count=count, seed=seed, split=split))
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(Path(path)) as file:
+        for one in conversations(count=count, seed=seed, split=split):
+            file.write(f"{json.dumps(one)}\n".encode())

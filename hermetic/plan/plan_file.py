@@ -6,18 +6,17 @@ file is a ``PlanFileError``; whether the content is a sound plan is the plan's o
 **Price.** Uncompressed: 4 bytes for each document, each placed piece and each row, and 12 for each fragment.
 """
 
-import contextlib
 import json
 import os
-import secrets
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
 
 from hermetic.errors import PlanFileError
+from hermetic.files import replacing
 from hermetic.plan.arrays import IntArray, frozen
 
 FORMAT: Final = "hermetic.plan"
@@ -33,7 +32,7 @@ def write(path: str | os.PathLike[str], fields: Mapping[str, Any], arrays: Mappi
     members: dict[str, Any] = {"header": np.array(header), **arrays}
     target = Path(path)
     try:
-        with _replacing(target) as file:
+        with replacing(target) as file:
             np.savez(file, **members)
     except OSError as error:
         raise PlanFileError(
@@ -79,17 +78,3 @@ def _fields(header: Any, target: Path) -> dict[str, Any]:
             "Make the plan again"
         )
     return header
-
-
-@contextlib.contextmanager
-def _replacing(target: Path) -> Iterator[IO[bytes]]:
-    """Open a sibling of ``target`` that takes its place at the end, or vanishes if anything fails."""
-    sibling = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        with sibling.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        sibling.replace(target)
-    finally:
-        sibling.unlink(missing_ok=True)

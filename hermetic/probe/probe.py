@@ -10,7 +10,7 @@ over single documents; no copy of the model, the caller's gradients, modes and r
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from hermetic.probe.findings import (
 from hermetic.probe.observe import Observation, observe
 from hermetic.probe.report import Finding, LeakReport, Verdict
 from hermetic.probe.subject import Forward, Subject, packed_run, subject_from
-from hermetic.seal.measure import FLOOR_FACTOR, GradientInfluence, largest_difference
+from hermetic.seal.measure import FLOOR_FACTOR, FORWARD_FAILURES, GradientInfluence, largest_difference
 
 INSTRUMENTS = ("swap", "gradient", "solo")
 """The instruments of ``probe``, in the order in which they run."""
@@ -131,7 +131,7 @@ def _require_alone(subject: Subject, batch: PackedBatch) -> None:
                 subject.logits(collate([document]))
         except ProbeError:
             raise
-        except (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError, IndexError) as error:
+        except FORWARD_FAILURES as error:
             raise ProbeError(
                 f"{subject.name} failed on document {index} alone ({type(error).__name__}: {error}); "
                 "expected it to run before packing is probed"
@@ -176,14 +176,7 @@ def _solo(subject: Subject, batch: PackedBatch) -> measuring.Equivalence:
 
 def _is_random(subject: Subject, batch: PackedBatch) -> bool:
     """Whether another random state alone changes the logits: dropout is active."""
-    other = Subject(
-        name=subject.name,
-        forward=subject.forward,
-        modules=subject.modules,
-        device=subject.device,
-        vocabulary=subject.vocabulary,
-        seed=subject.seed + 1,
-    )
+    other = replace(subject, seed=subject.seed + 1)
     with torch.no_grad():
         return not torch.equal(subject.logits(batch), other.logits(batch))
 

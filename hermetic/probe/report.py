@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -81,17 +81,7 @@ class LeakReport:
         return {
             "subject": self.subject,
             "verdict": self.verdict,
-            "findings": [
-                {
-                    "code": f.code,
-                    "what": f.what,
-                    "size": f.size,
-                    "unit": f.unit,
-                    "where": f.where,
-                    "way_out": f.way_out,
-                }
-                for f in self.findings
-            ],
+            "findings": [asdict(finding) for finding in self.findings],
             "lengths": list(self.lengths),
             "influence": _plain(self.influence),
             "gradients": _plain(self.gradients),

@@ -19,6 +19,7 @@ from hermetic.seal.channel import WITNESS, Ticket
 from hermetic.seal.door import accepted
 from hermetic.seal.measure import (
     FLOOR_FACTOR,
+    FORWARD_FAILURES,
     GradientInfluence,
     evaluation,
     first_leaking_module,
@@ -101,7 +102,7 @@ def _forward(model: nn.Module, ids: torch.Tensor, lengths: Sequence[int] | None)
         output = model(**accepted(inspect.signature(model.forward), arguments))
     except HermeticError as error:
         raise SealError(f"{type(model).__name__} cannot be sealed: {error}") from error
-    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, ImportError) as error:
+    except FORWARD_FAILURES as error:
         what = "token ids alone" if lengths is None else "packed rows, which its own attention cannot take"
         raise SealError(
             f"{type(model).__name__} cannot be sealed: its forward failed on {what} ({type(error).__name__}: {error}). "

@@ -17,6 +17,9 @@ from hermetic.errors import ProbeError
 Run = Callable[[], torch.Tensor]
 """Runs the model once and returns its logits as ``[T, V]``."""
 
+FORWARD_FAILURES = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, ImportError)
+"""What a model's own forward raises on an input that it cannot take."""
+
 
 @contextmanager
 def evaluation(module: nn.Module | None) -> Iterator[None]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from hermetic.attention.reference import allowed
 from hermetic.errors import SealError
 
 _MAX_POINTS = 64
@@ -41,7 +42,8 @@ def recognise(mask_function: MaskFunction, *, local_size: int | None, longest: i
     asked = torch.as_tensor(mask_function(zero, zero, query, key), device=device)
     asked = asked.expand(len(points), len(points))
     for pattern in _candidates(local_size):
-        if torch.equal(asked, _allowed(pattern, query, key)):
+        known = allowed(query, key, causal=pattern.causal, window=pattern.window, chunk=pattern.chunk)
+        if torch.equal(asked, known):
             return pattern
     raise SealError(
         f"a layer's mask function (local size {local_size}) is none of: causal, causal with a window, causal in "
@@ -66,12 +68,3 @@ def _candidates(local_size: int | None) -> Iterator[Pattern]:
         yield Pattern(window=local_size)
         yield Pattern(chunk=local_size)
     yield Pattern(causal=False)
-
-
-def _allowed(pattern: Pattern, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    allowed = query >= key if pattern.causal else torch.ones_like(query >= key)
-    if pattern.window is not None:
-        allowed = allowed & (query - key < pattern.window)
-    if pattern.chunk is not None:
-        allowed = allowed & (query // pattern.chunk == key // pattern.chunk)
-    return allowed
