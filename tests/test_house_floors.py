@@ -35,7 +35,7 @@ FLOORS = {
     "cli": 7,
 }
 STAIRS = ("integrations", "train", "demo")  # on one floor; a later one may import an earlier one
-BACKENDS = {"reference", "sdpa", "flex", "varlen"}
+BACKENDS = {"reference", "sdpa", "flex", "flash", "torch_varlen"}
 
 
 def module_name(path: Path, root: Path) -> str:
@@ -202,7 +202,7 @@ def test_every_module_of_the_package_stands_on_a_floor():
             "from hermetic.attention.reference import r",
             "backend hermetic.attention.sdpa imports",
         ),
-        ("attention/flex.py", "from . import varlen", "backend hermetic.attention.flex imports backend"),
+        ("attention/flex.py", "from . import flash", "backend hermetic.attention.flex imports backend"),
         ("cellar/c.py", "import hermetic.plan", "hermetic.cellar.c has no floor"),
     ],
 )

@@ -4,8 +4,7 @@ import json
 
 import pytest
 import torch
-import torch.distributed
-import torch.multiprocessing
+from rank_helpers import on_ranks
 from test_loss_values import A, B, batch_of, bigram_table
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,19 +24,16 @@ class Bigram(torch.nn.Module):
 
 def train_one_step(rank, folder, denominator):
     """What each rank does: its own document, its own loss, gradients averaged by DDP."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
     model = DistributedDataParallel(Bigram())
     batch = batch_of((A, B)[rank])
     loss = packed_loss(model(batch.input_ids), batch, denominator=denominator)
     loss.backward()
     result = {"loss": loss.item(), "gradient": model.module.table.grad.tolist()}
     (folder / f"rank{rank}.json").write_text(json.dumps(result))
-    torch.distributed.destroy_process_group()
 
 
 def run_ranks(folder, denominator):
-    torch.multiprocessing.spawn(train_one_step, (folder, denominator), nprocs=RANKS)
+    on_ranks(train_one_step, folder, denominator, ranks=RANKS)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
 
@@ -64,3 +60,13 @@ def test_each_ranks_own_mean_averages_to_another_loss_and_another_gradient(tmp_p
     assert sum(result["loss"] for result in results) / RANKS == pytest.approx(3.5, abs=1e-12)
     gradient = torch.tensor(results[0]["gradient"], dtype=torch.float64)
     assert (gradient - single_process_gradient()).abs().max() > 0.05
+
+
+def fail_on_rank_one(rank, _folder):
+    if rank == 1:
+        raise ArithmeticError("seven")
+
+
+def test_what_one_rank_raises_is_raised_here(tmp_path):
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="ArithmeticError: seven"):
+        on_ranks(fail_on_rank_one, tmp_path)

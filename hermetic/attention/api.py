@@ -6,18 +6,18 @@ replaced silently.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 
 from hermetic.attention import reference, sdpa
+from hermetic.attention.backend import AttentionCall, Backend
 from hermetic.attention.options import AttentionOptions
 from hermetic.batch import Boundaries
 from hermetic.errors import AttentionError, BackendError
 
-_ATTEND: dict[str, Callable[..., torch.Tensor]] = {"reference": reference.attend, "sdpa": sdpa.attend}
+_BACKENDS: dict[str, Backend] = {"reference": reference.BACKEND, "sdpa": sdpa.BACKEND}
 
-BACKENDS: tuple[str, ...] = tuple(_ATTEND)
+BACKENDS: tuple[str, ...] = tuple(_BACKENDS)
 """The backends that ``packed_attention`` and ``seal`` take."""
 
 
@@ -59,7 +59,8 @@ def packed_attention(
         AttentionError: shapes, dtypes or options do not fit each other.
         BackendError: the backend is unknown or lacks what was asked.
     """
-    attend = _resolve(backend)
+    if backend not in _BACKENDS:
+        raise BackendError(f"backend is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}")
     q, k, v = (_as_autocast_has_it(x) for x in (q, k, v))
     _validate_tensors(q, k, v, boundaries)
     _validate_options(q, causal=causal, window=window, chunk=chunk, softcap=softcap, sinks=sinks)
@@ -76,10 +77,35 @@ def packed_attention(
         sinks=sinks,
         dropout=dropout,
     )
+    _refuse_what_it_cannot(backend, _call_of(q, k, v, options))
     if not torch.is_autocast_enabled(q.device.type):
-        return _with_tail(attend, (q, k, v), boundaries, options)
+        return _with_tail(_BACKENDS[backend], (q, k, v), boundaries, options)
     with torch.autocast(q.device.type, enabled=False):  # the cast was made above, once
-        return _with_tail(attend, (q, k, v), boundaries, options)
+        return _with_tail(_BACKENDS[backend], (q, k, v), boundaries, options)
+
+
+def _call_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions) -> AttentionCall:
+    inputs = [q, k, v] if options.sinks is None else [q, k, v, options.sinks]
+    return AttentionCall(
+        device_type=q.device.type,
+        dtype=q.dtype,
+        heads=q.shape[1],
+        key_heads=k.shape[1],
+        key_width=q.shape[2],
+        value_width=v.shape[2],
+        num_slots=q.shape[0],
+        with_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in inputs),
+        options=options,
+    )
+
+
+def _refuse_what_it_cannot(name: str, call: AttentionCall) -> None:
+    objection = _BACKENDS[name].objection(call)
+    if objection is None:
+        return
+    able = [f"backend={other!r}" for other, backend in _BACKENDS.items() if backend.objection(call) is None]
+    way_out = f"use {' or '.join(able)}" if able else "no backend on this machine can"
+    raise BackendError(f"backend {name!r} {objection}; {way_out}")
 
 
 def _as_autocast_has_it(x: torch.Tensor) -> torch.Tensor:
@@ -90,7 +116,7 @@ def _as_autocast_has_it(x: torch.Tensor) -> torch.Tensor:
 
 
 def _with_tail(
-    attend: Callable[..., torch.Tensor],
+    backend: Backend,
     queries_keys_values: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     boundaries: Boundaries,
     options: AttentionOptions,
@@ -101,16 +127,12 @@ def _with_tail(
     if num_tokens == 0:
         nothing = sum(x[:0].sum() for x in (q, k, v))  # 0.0, and holds the graph: gradients are zeros, not missing
         return q.new_zeros(num_slots, q.shape[1], v.shape[2]) + nothing
-    out = attend(q[:num_tokens], k[:num_tokens], v[:num_tokens], boundaries.document_lengths, options)
+    if backend.takes_tail:
+        return backend.attend(q, k, v, boundaries.document_lengths, options)
+    out = backend.attend(q[:num_tokens], k[:num_tokens], v[:num_tokens], boundaries.document_lengths, options)
     if num_tokens == num_slots:
         return out
     return torch.cat([out, out.new_zeros(num_slots - num_tokens, *out.shape[1:])])
-
-
-def _resolve(backend: str) -> Callable[..., torch.Tensor]:
-    if backend not in _ATTEND:
-        raise BackendError(f"backend is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}")
-    return _ATTEND[backend]
 
 
 def _validate_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries) -> None:

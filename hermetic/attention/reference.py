@@ -8,6 +8,7 @@ Price: ``[H, L, L]`` scores for a document of ``L`` tokens, and a kernel launch 
 
 import torch
 
+from hermetic.attention.backend import AttentionCall, Backend
 from hermetic.attention.options import AttentionOptions
 
 
@@ -68,3 +69,10 @@ def _softmax(scores_hij: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tens
         return scores_hij.softmax(dim=-1)
     column = sinks.to(scores_hij.dtype)[:, None, None].expand(-1, scores_hij.shape[1], 1)
     return torch.cat([scores_hij, column], dim=-1).softmax(dim=-1)[..., :-1]
+
+
+def _objection(_call: AttentionCall) -> None:
+    """The definition serves every call."""
+
+
+BACKEND = Backend(attend=attend, objection=_objection)

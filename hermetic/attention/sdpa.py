@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
 from numpy.typing import NDArray
 
+from hermetic.attention.backend import AttentionCall, Backend
 from hermetic.attention.layout import layout_from_lengths
 from hermetic.attention.options import AttentionOptions
-from hermetic.errors import BackendError
 
 
 def attend(
@@ -31,16 +31,7 @@ def attend(
     lengths: tuple[int, ...],
     options: AttentionOptions,
 ) -> torch.Tensor:
-    """Attend inside each of ``lengths`` consecutive documents; returns ``[N, H, V]``.
-
-    Raises:
-        BackendError: ``softcap`` or ``sinks`` was given.
-    """
-    for name in ("softcap", "sinks"):
-        if getattr(options, name) is not None:
-            raise BackendError(
-                f"backend 'sdpa' has no {name}: scaled_dot_product_attention does not know it; use backend='reference'"
-            )
+    """Attend inside each of ``lengths`` consecutive documents; returns ``[N, H, V]``."""
     layout = _indices(_chunks(lengths, options.chunk), q_NHK.device)
     parts = []
     for group in layout.groups:
@@ -167,3 +158,13 @@ def _sdpa(
         enable_gqa=q.shape[1] != k.shape[1],
     )
     return out[..., :value_width]
+
+
+def _objection(call: AttentionCall) -> str | None:
+    for name in ("softcap", "sinks"):
+        if getattr(call.options, name) is not None:
+            return f"has no {name}: scaled_dot_product_attention does not know it"
+    return None
+
+
+BACKEND = Backend(attend=attend, objection=_objection)
