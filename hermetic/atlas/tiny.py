@@ -55,12 +55,28 @@ def build_tiny(model_type: str, *, attn_implementation: str | None = None, seed:
         >>> model(input_ids=torch.arange(3, 20)[None], use_cache=False).logits.shape
         torch.Size([1, 17, 128])
     """
-    if model_type not in model_types():
-        raise AtlasError(f"model type is {model_type!r}; expected one of hermetic.atlas.model_types()")
+    _require_known(model_type)
     model_class, config = _attempt("configured", model_type, lambda: _tiny_config(model_type))
     model: nn.Module = _attempt("built", model_type, lambda: _built(model_class, config, attn_implementation, seed))
     _attempt("run", model_type, lambda: _require_finite(model))
     return model
+
+
+def supports(model_type: str) -> tuple[str, ...]:
+    """The attention implementations of PyTorch's own that a type's class takes: ``eager``, and ``sdpa`` if it says so.
+
+    Raises:
+        AtlasError: the type is unknown, or its classes cannot be imported here.
+    """
+    auto = _transformers()
+    _require_known(model_type)
+    find = lambda: auto.MODEL_FOR_CAUSAL_LM_MAPPING[auto.CONFIG_MAPPING[model_type]]  # noqa: E731 - one expression
+    return ("eager", "sdpa") if _attempt("imported", model_type, find)._supports_sdpa else ("eager",)  # noqa: SLF001 - the one flag that says so
+
+
+def _require_known(model_type: str) -> None:
+    if model_type not in model_types():
+        raise AtlasError(f"model type is {model_type!r}; expected one of hermetic.atlas.model_types()")
 
 
 def _attempt(what: str, model_type: str, work: Any) -> Any:

@@ -1,0 +1,155 @@
+"""The survey finds what is known of a few types, survives what it cannot measure, and goes on where it stopped."""
+
+import dataclasses
+import io
+import json
+from importlib import import_module
+
+import pytest
+from rich.console import Console
+
+from hermetic.atlas import Row, Survey, page, render, survey
+from hermetic.errors import AtlasError, SealError
+
+measuring = import_module("hermetic.atlas.survey")  # the package's attribute of this name is the function
+MISTAKES = ("all_ones_mask", "default_cache", "running_positions")
+
+
+def by_way(rows, implementation):
+    return {row.way: row for row in rows if row.implementation == implementation}
+
+
+@pytest.fixture(scope="module")
+def of_llama():
+    return survey(["llama"])
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_llama_is_sound_when_called_correctly_and_leaks_at_each_mistake_and_not_when_sealed(of_llama, implementation):
+    rows = by_way(of_llama.rows, implementation)
+    assert tuple(rows) == measuring.WAYS
+    assert {rows[way].verdict for way in ("correct", "sealed")} == {"sealed"}
+    assert max(rows[way].size for way in ("correct", "sealed")) < 1e-4
+    assert {rows[way].verdict for way in MISTAKES} == {"leak"}
+    assert min(rows[way].size for way in MISTAKES) > 1
+    assert {rows[way].where for way in MISTAKES} == {"model.layers.0.self_attn (LlamaAttention)"}
+    assert {row.class_name for row in rows.values()} == {"LlamaForCausalLM"}
+
+
+def test_types_that_give_their_masks_no_positions_leak_even_when_called_correctly_and_can_be_sealed():
+    rows = survey(["opt"]).rows
+    shipped = [row for row in rows if row.way != "sealed"]
+    assert len(rows) == 10
+    assert {row.verdict for row in shipped} == {"leak"}
+    assert {row.where for row in shipped} == {"model.decoder.layers.0.self_attn (OPTAttention)"}
+    assert {row.verdict for row in rows if row.way == "sealed"} == {"sealed"}
+
+
+def test_a_type_that_cannot_be_built_is_rows_with_the_reason_and_no_number():
+    rows = survey(["gemma4_unified_assistant"]).rows
+    assert {row.verdict for row in rows} == {"not_built"}
+    assert all("shared_kv_states" in row.reason and row.size is None for row in rows)
+    assert {row.way for row in rows} == set(measuring.WAYS)
+
+
+def test_whatever_a_model_raises_is_a_row_and_the_survey_goes_on(monkeypatch):
+    def probe(*_args, **_options):
+        raise KeyError("layer 7")
+
+    def seal(_model):
+        raise SealError("there is a mixer\nthat cannot be sealed")
+
+    monkeypatch.setattr(measuring, "probe", probe)
+    monkeypatch.setattr(measuring, "seal", seal)
+    rows = by_way(survey(["llama"]).rows, "eager")
+    assert (rows["correct"].verdict, rows["correct"].reason) == ("failed", "KeyError: 'layer 7'")
+    assert (rows["sealed"].verdict, rows["sealed"].reason) == ("refused", "there is a mixer that cannot be sealed")
+
+
+def test_a_survey_goes_on_where_it_stopped_and_measures_no_type_twice(tmp_path, monkeypatch, of_llama):
+    measured, told = [], []
+
+    def survey_type(model_type):
+        measured.append(model_type)
+        if model_type == "opt" and measured.count("opt") == 1:
+            raise KeyboardInterrupt
+        return [dataclasses.replace(row, model_type=model_type) for row in of_llama.rows]
+
+    monkeypatch.setattr(measuring, "survey_type", survey_type)
+    state = tmp_path / "atlas.json"
+    with pytest.raises(KeyboardInterrupt):
+        survey(["llama", "opt", "gpt2"], state=state)
+    whole = survey(["llama", "opt", "gpt2"], state=state, on_type=lambda *progress: told.append(progress))
+    assert measured == ["llama", "opt", "opt", "gpt2"]
+    assert told == [("llama", 0, 3), ("opt", 1, 3), ("gpt2", 2, 3)]
+    assert json.loads(state.read_text()) == json.loads(json.dumps(whole.to_dict()))
+    assert {row.model_type for row in survey(["gpt2"], state=state).rows} == {"gpt2"}
+    assert len(measured) == 4
+
+
+def test_a_state_of_other_versions_or_of_something_else_is_refused(tmp_path, of_llama):
+    state = tmp_path / "atlas.json"
+    other = dataclasses.replace(of_llama, versions=(("transformers", "4.0"),))
+    state.write_text(json.dumps(other.to_dict()))
+    with pytest.raises(AtlasError, match=r"was measured with \{'transformers': '4.0'\}, and here are"):
+        survey(["llama"], state=state)
+    for text in ("{", "[]", '{"rows": [{"model_type": "llama"}], "versions": {}, "date": ""}'):
+        state.write_text(text)
+        with pytest.raises(AtlasError, match="is not the state of a survey"):
+            survey(["llama"], state=state)
+
+
+def test_an_unknown_type_is_refused_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr(measuring, "survey_type", lambda _type: pytest.fail("was measured"))
+    with pytest.raises(AtlasError, match="model type is 'nothing'"):
+        survey(["llama", "nothing"])
+
+
+def row(model_type, way, verdict, size=None, *, where=None, reason=None):
+    return Row(
+        model_type=model_type,
+        class_name="A",
+        implementation="eager",
+        way=way,
+        verdict=verdict,
+        size=size,
+        where=where,
+        seconds=0.1,
+        reason=reason,
+    )
+
+
+THREE = Survey(
+    rows=(
+        row("good", "correct", "sealed", 1e-6),
+        row("good", "sealed", "sealed", 1e-6),
+        row("leaky", "correct", "leak", 2.5, where="layers.0 (Mixer)"),
+        row("leaky", "sealed", "refused", reason="a <mixer> | no"),
+        row("missing", "correct", "not_built", reason="needs timm"),
+        row("missing", "sealed", "not_built", reason="needs timm"),
+    ),
+    versions=(("transformers", "5.24.0"),),
+    date="2026-01-02",
+)
+
+
+def test_the_page_has_a_line_for_each_type_the_totals_and_every_reason_once():
+    text = page(THREE)
+    assert "| `good` | eager | ok |  |  |  | ok |  |" in text
+    assert "| `leaky` | eager | leak 2 |  |  |  | refused | `layers.0 (Mixer)` |" in text
+    assert "| `missing` | eager | not built |  |  |  | not built |  |" in text
+    assert "Measured on 2026-01-02 with transformers 5.24.0" in text
+    assert "- 2 of 3 types were built and run." in text
+    assert "- called correctly: 1 of 2 keep documents apart in every attention implementation." in text
+    assert "- `leaky, refused`: a &lt;mixer> \\| no" in text
+    assert text.count("needs timm") == 1
+
+
+def test_the_terminal_shows_the_same_cells():
+    console = Console(file=io.StringIO(), width=120)
+    console.print(render(THREE))
+    shown = console.file.getvalue()
+    assert all(
+        cell in shown for cell in ("good", "leak 2", "refused", "not built", "needs timm", "transformers 5.24.0")
+    )
+    assert "2 of 3 types were built and run." in shown
