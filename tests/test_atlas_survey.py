@@ -52,6 +52,12 @@ def test_a_type_that_cannot_be_built_is_rows_with_the_reason_and_no_number():
     assert {row.way for row in rows} == set(measuring.WAYS)
 
 
+def test_a_model_that_fails_on_its_own_is_a_row_that_names_it():
+    rows = by_way(survey(["reformer"]).rows, "eager")
+    assert rows["correct"].verdict == "failed"
+    assert rows["correct"].reason.startswith("ReformerModelWithLMHead failed on document 0 alone")
+
+
 def test_whatever_a_model_raises_is_a_row_and_the_survey_goes_on(monkeypatch):
     def probe(*_args, **_options):
         raise KeyError("layer 7")

@@ -261,6 +261,7 @@ def _calling(model: nn.Module, call: Call) -> Callable[[PackedBatch], torch.Tens
         logits: torch.Tensor = model(**inputs).logits
         return logits
 
+    forward.__qualname__ = type(model).__name__  # what reports call it
     return forward
 
 
