@@ -288,7 +288,7 @@ def _quiet() -> Iterator[None]:
     from transformers import logging
 
     before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers has no types here
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
