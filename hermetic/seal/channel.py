@@ -12,7 +12,8 @@ Price: ``D + 5`` integers on the host per kind of layer and forward, no device m
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
@@ -132,6 +133,23 @@ def leave(owner: nn.Module) -> None:
     found = open_forward()
     if found is not None and found.owner() is owner:
         _OPEN.set(found.outer)
+
+
+_NOBODY = nn.Module()
+
+
+@contextmanager
+def reopened(packed: PackedForward | None) -> Iterator[None]:
+    """Open a forward again for the duration: in a recomputation, or with ``None`` where documents lie in rows."""
+    argument = torch.empty(0)
+    frame = OpenForward(
+        owner=weakref.ref(_NOBODY), packed=packed, argument=weakref.ref(argument), outer=open_forward()
+    )
+    token = _OPEN.set(frame)
+    try:
+        yield
+    finally:
+        _OPEN.reset(token)
 
 
 WITNESS: ContextVar[dict[int, Ticket] | None] = ContextVar("hermetic_witness", default=None)

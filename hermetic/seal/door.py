@@ -13,6 +13,7 @@ from torch import nn
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import SealError
 from hermetic.seal.channel import PackedForward, enter, leave, open_forward, outside_graphs
+from hermetic.seal.checkpointing import carry_boundaries
 from hermetic.seal.inputs import (
     PackedRows,
     has_explicit_boundaries,
@@ -56,6 +57,10 @@ class Door:
         """Stand in for the attention implementations in ``settings``; the first is the module's own."""
         self.backend = backend
         self.settings = settings
+        self.position_offset = 0
+        """What the model numbers a document's first token with when it is left to itself."""
+        self.carries = False
+        """Modules are unpacked, so layers that checkpointing runs again need the boundaries carried to them."""
 
     @property
     def name(self) -> str:
@@ -97,9 +102,11 @@ class Door:
         if rows is None:
             enter(module, None, argument)
             return _replaced(args, kwargs, tokens, argument)
-        sealed = _sealed_arguments(signature, _replaced((), call, tokens, argument)[1], rows)
+        sealed = _sealed_arguments(signature, _replaced((), call, tokens, argument)[1], rows, self.position_offset)
         packed = PackedForward(lengths=rows.lengths, num_rows=rows.num_rows, num_slots=rows.num_slots)
         enter(module, packed, argument)
+        if self.carries:
+            carry_boundaries(module)
         return (), sealed
 
     def _refuse_replaced(self, module: nn.Module) -> None:
@@ -151,12 +158,14 @@ def _rows_of_call(call: dict[str, Any], tokens: torch.Tensor) -> PackedRows | No
     return rows
 
 
-def _sealed_arguments(signature: inspect.Signature, call: dict[str, Any], rows: PackedRows) -> dict[str, Any]:
+def _sealed_arguments(
+    signature: inspect.Signature, call: dict[str, Any], rows: PackedRows, position_offset: int
+) -> dict[str, Any]:
     tokens = call.get("input_ids")
     device = (call["inputs_embeds"] if tokens is None else tokens).device
     explicit = has_explicit_boundaries(call)
     sealed = {name: value for name, value in call.items() if name != "document_ids"}  # ours alone
-    positions = positions_for(rows, call.get("position_ids"), explicit=explicit)
+    positions = positions_for(rows, call.get("position_ids"), explicit=explicit, offset=position_offset)
     if positions is not None:
         sealed["position_ids"] = positions.to(device)
     # An all-ones mask keeps transformers from guessing boundaries of its own; padding is among the runs.

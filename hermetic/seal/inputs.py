@@ -64,25 +64,33 @@ def packed_rows_from_call(arguments: Mapping[str, Any], shape: tuple[int, int]) 
     return _rows(starts, real, shape)
 
 
-def positions_for(rows: PackedRows, given: torch.Tensor | None, *, explicit: bool) -> torch.Tensor | None:
+def positions_for(
+    rows: PackedRows, given: torch.Tensor | None, *, explicit: bool, offset: int = 0
+) -> torch.Tensor | None:
     """The positions to run with, or ``None`` to keep those given.
 
-    Positions that count on through the row are what a model makes up when it is given none, so with explicit
-    boundaries they are replaced. Positions that count by one inside every document are kept, and with them
-    an offset that all documents share (RoBERTa starts at 2). Padding may have any. Planes of multi-axis positions
-    are the caller's.
+    ``offset`` is where the model starts to count when it is given none (RoBERTa starts at 2). Positions that count
+    on through the row are what a model makes up when it is given none, so with explicit boundaries they are
+    replaced; so are those that start each document at 0, in a model that starts elsewhere. Positions that count by
+    one inside every document are kept, and with them an offset that all documents share. Padding may have any.
+    Planes of multi-axis positions are the caller's.
 
     Raises:
         BoundariesError: positions and explicit boundaries contradict each other.
     """
+    counted = rows.position_ids() + offset
     if given is None:
-        return rows.position_ids()
-    if not explicit or given.ndim > 2:
+        return counted
+    if given.ndim > 2:
+        return None
+    if offset and (_host(given).reshape(-1, rows.num_slots)[:, 0] == 0).all():
+        return counted
+    if not explicit:
         return None
     restarted = rows.position_ids().numpy()
     positions = np.broadcast_to(_host(given), restarted.shape)
     if (positions == np.arange(rows.num_slots)).all():
-        return rows.position_ids()
+        return counted
     wrong = np.argwhere(rows.real[:, 1:] & (restarted[:, 1:] > 0) & (np.diff(positions, axis=1) != 1))
     if wrong.size:
         row, slot = (int(x) for x in wrong[0])

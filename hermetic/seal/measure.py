@@ -13,11 +13,21 @@ import torch
 from torch import nn
 
 from hermetic.errors import ProbeError
+from hermetic.seal.aligned import UNPACKED
 
 Run = Callable[[], torch.Tensor]
 """Runs the model once and returns its logits as ``[T, V]``."""
 
-FORWARD_FAILURES = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, ImportError)
+FORWARD_FAILURES = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    NotImplementedError,
+    ImportError,
+    AttributeError,
+    AssertionError,
+)
 """What a model's own forward raises on an input that it cannot take."""
 
 
@@ -47,34 +57,63 @@ def frozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
             parameter.requires_grad_(flag)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tap:
+    """The output of one embedding of a batch's tokens, made a leaf."""
+
+    leaf: torch.Tensor
+    """``[..., C]``, one slot for each element of what was embedded."""
+    tokens: torch.Tensor
+    """``[slots]``: the token of the batch in each slot, ``-1`` in a pad."""
+
+    def gradient_per_token(self, num_tokens: int) -> torch.Tensor:
+        """``[T]``: the largest magnitude of the gradient at each token; takes it away."""
+        found = torch.zeros(num_tokens + 1, dtype=torch.float64)
+        if self.leaf.grad is not None:
+            largest = self.leaf.grad.abs().amax(dim=-1).flatten().double().cpu()
+            found.scatter_reduce_(0, self.tokens.cpu() % (num_tokens + 1), largest, reduce="amax")
+            self.leaf.grad = None
+        return found[:num_tokens]
+
+
 @contextmanager
-def tapped_embeddings(input_ids: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+def tapped_embeddings(input_ids: torch.Tensor) -> Iterator[list[Tap]]:
     """Make the outputs of every embedding of exactly these ids leaves that require a gradient; yields them.
 
-    Works for any callable that embeds tokens through ``torch.nn.Embedding``, whatever it is wrapped in.
+    Works for any callable that embeds tokens through ``torch.nn.Embedding``, whatever it is wrapped in, and for the
+    groups of documents in which an unpacked module embeds them.
     """
-    leaves: list[torch.Tensor] = []
+    taps: list[Tap] = []
     ids = input_ids.flatten()
 
     def hook(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
         fed = arguments[0] if arguments else None
-        is_tokens = (
-            isinstance(module, nn.Embedding)
-            and isinstance(fed, torch.Tensor)
-            and fed.numel() == ids.numel()
-            and torch.equal(fed.flatten().to(ids.device), ids)
-        )
-        if not is_tokens:
+        if not isinstance(module, nn.Embedding) or not isinstance(fed, torch.Tensor):
+            return None
+        tokens = _tokens_of(fed.flatten().to(ids.device), ids)
+        if tokens is None:
             return None
         leaf = output.detach().requires_grad_()
-        leaves.append(leaf)
+        taps.append(Tap(leaf=leaf, tokens=tokens))
         return leaf.clone()  # some models scale their embeddings in place, which a leaf does not allow
 
     handle = nn.modules.module.register_module_forward_hook(hook)
     try:
-        yield leaves
+        yield taps
     finally:
         handle.remove()
+
+
+def _tokens_of(fed: torch.Tensor, ids: torch.Tensor) -> torch.Tensor | None:
+    """The token of the batch behind each embedded id; ``None`` when it is something else that is embedded."""
+    group = UNPACKED.get()
+    if group is None:
+        same = fed.numel() == ids.numel() and torch.equal(fed, ids)
+        return torch.arange(ids.numel(), device=ids.device) if same else None
+    stream, real = group.stream.flatten().to(ids.device), group.is_real.flatten().to(ids.device)
+    if fed.numel() != stream.numel() or not torch.equal(fed[real], ids[stream[real]]):
+        return None
+    return stream.masked_fill(~real, -1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,9 +139,9 @@ def gradient_influence(
         ProbeError: no ``torch.nn.Embedding`` was fed these ids, or no gradient comes back that says anything: the
             logits are detached, do not depend on the embeddings, or have gradients that are not finite.
     """
-    with torch.enable_grad(), tapped_embeddings(input_ids) as leaves:
+    with torch.enable_grad(), tapped_embeddings(input_ids) as taps:
         logits = run()
-        if not leaves:
+        if not taps:
             raise ProbeError(
                 "the gradient instrument saw no torch.nn.Embedding that was fed the batch's input_ids, and it takes "
                 "gradients at one; choose the other instruments with instruments=('swap', 'solo')"
@@ -115,10 +154,10 @@ def gradient_influence(
         signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
         per_token = (logits * signs).sum(dim=-1)
         across = [
-            _largest_per_document(_pull(document.sum(), leaves), lengths) for document in per_token.split(list(lengths))
+            _largest_per_document(_pull(document.sum(), taps, input_ids.numel()), lengths) for document in per_token.split(list(lengths))
         ]
         early = _first_halves(lengths).to(logits.device)
-        later = _pull(per_token[early].sum(), leaves)[~early.cpu()]
+        later = _pull(per_token[early].sum(), taps, input_ids.numel())[~early.cpu()]
     found = GradientInfluence(across=torch.stack(across), future=float(later.max()) if later.numel() else 0.0)
     _refuse_blind(found)
     return found
@@ -134,15 +173,13 @@ def _refuse_blind(found: GradientInfluence) -> None:
         )
 
 
-def _pull(total: torch.Tensor, leaves: list[torch.Tensor]) -> torch.Tensor:
+def _pull(total: torch.Tensor, taps: list[Tap], num_tokens: int) -> torch.Tensor:
     """``[T]``: the largest magnitude of the gradient of ``total`` at each token's embeddings."""
-    for leaf in leaves:
-        leaf.grad = None
-    total.backward(retain_graph=True)
-    found = [leaf.grad.abs().reshape(-1, leaf.shape[-1]).amax(dim=-1) for leaf in leaves if leaf.grad is not None]
-    if not found:
-        return torch.zeros(leaves[0].numel() // leaves[0].shape[-1], dtype=torch.float64)
-    return torch.stack(found).amax(dim=0).double().cpu()
+    for tap in taps:
+        tap.leaf.grad = None
+    if total.requires_grad:
+        total.backward(retain_graph=True)
+    return torch.stack([tap.gradient_per_token(num_tokens) for tap in taps]).amax(dim=0)
 
 
 def _first_halves(lengths: Sequence[int]) -> torch.Tensor:

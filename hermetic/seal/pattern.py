@@ -36,6 +36,7 @@ def recognise(mask_function: MaskFunction, *, local_size: int | None, longest: i
     Raises:
         SealError: the function is none of causal, causal with a window, causal in chunks, or bidirectional.
     """
+    local_size = local_size or None  # some configurations write "no window" as 0
     points = torch.tensor(_points(local_size, longest), device=device)
     query, key = points[:, None], points[None, :]
     zero = torch.zeros_like(query)

@@ -11,16 +11,21 @@ forward pass.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from hermetic.attention import BACKENDS
 from hermetic.errors import BackendError, MissingDependencyError, SealError
-from hermetic.seal.check import Measured, check_isolation
-from hermetic.seal.door import Close, Door, settings_of
+from hermetic.seal.checkpointing import carry_boundaries, stop_carrying
+from hermetic.seal.door import Close, Door, original_of, settings_of
+from hermetic.seal.measure import evaluation
+from hermetic.seal.mixers import Mixers
+from hermetic.seal.trial import Measured, Trial
+from hermetic.seal.unpack import Unpacked
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -62,6 +67,7 @@ class _Fittings:
 
     doors: list[tuple[nn.Module, Door]]
     handles: list[RemovableHandle]
+    mixers: dict[int, Unpacked] = field(default_factory=dict)
     report: SealReport | None = None
 
 
@@ -95,7 +101,8 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
     unseal(model)
     fittings = _install([module for _, module in inner], backend)
     try:
-        measured = check_isolation(model)
+        with evaluation(model):
+            measured = _made_watertight(model, fittings)
     except BaseException:
         unseal(model)
         raise
@@ -119,6 +126,9 @@ def unseal(model: Model) -> Model:
                 handle.remove()
             for owner, door in fittings.doors:
                 door.restore(owner.config)
+            for unpacked in fittings.mixers.values():
+                unpacked.remove()
+            stop_carrying(model)
             delattr(module, _FITTINGS)
     return model
 
@@ -151,6 +161,45 @@ def _transformers_models(model: nn.Module) -> list[tuple[str, nn.Module]]:
             "sealing needs transformers, which is not installed; pip install 'hermetic[hf]'"
         ) from error
     return [(name, module) for name, module in model.named_modules() if isinstance(module, PreTrainedModel)]
+
+
+def _made_watertight(model: nn.Module, fittings: _Fittings) -> Measured:
+    """Unpack around what the attention interface does not cover, until the model passes its trial."""
+    trial = Trial(model)
+    with torch.no_grad():
+        trial.as_one_document()  # a model that cannot run alone is not blamed for packing
+    offset = trial.position_offset()
+    for _, door in fittings.doors:
+        door.position_offset = offset
+    mixers = Mixers(trial, lambda module: _original_around(model, fittings, module))
+    fittings.mixers = mixers.installed
+    refusal: SealError | None = None
+    mixers.uncouple_lengths()
+    for mend in (_nothing_more, _each_mixer, Mixers.unpack_whole):
+        mend(mixers)
+        for _, door in fittings.doors:
+            door.carries = bool(mixers.installed)
+        try:
+            return trial.measure()
+        except SealError as error:
+            refusal = refusal or error
+    raise refusal
+
+
+def _nothing_more(_mixers: Mixers) -> None:
+    """The attention interface alone."""
+
+
+def _each_mixer(mixers: Mixers) -> None:
+    mixers.unpack_mixers()
+    mixers.restore_positions()
+    mixers.uncouple_lengths()
+
+
+def _original_around(model: nn.Module, fittings: _Fittings, module: nn.Module) -> str:
+    """The attention implementation, before the seal, of the innermost transformers model around a module."""
+    around = [door for owner, door in fittings.doors if any(child is module for child in owner.modules())]
+    return original_of(around[-1].settings[0][1])
 
 
 def _install(models: list[nn.Module], backend: str) -> _Fittings:

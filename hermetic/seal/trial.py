@@ -1,0 +1,181 @@
+"""The measurement that a seal has to pass before ``seal`` returns.
+
+A packed batch of four short documents goes through the model: gradients across every seam must be exactly
+0.0, and each document's logits must be those of the document alone within the noise floor. A leak is traced
+to the innermost module that first carries it.
+"""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hermetic.batch import Boundaries
+from hermetic.errors import HermeticError, ProbeError, SealError
+from hermetic.seal.channel import WITNESS, Ticket
+from hermetic.seal.door import accepted
+from hermetic.seal.measure import (
+    FLOOR_FACTOR,
+    FORWARD_FAILURES,
+    GradientInfluence,
+    first_leaking_module,
+    frozen,
+    gradient_influence,
+    largest_difference,
+    noise_floor,
+)
+
+_LENGTHS = (5, 4, 1, 7)
+"""Three neighbours, a single token, and a total (17) that is no head width."""
+
+
+_OFFSETS = (0, 1, 2)
+"""Positions at which models are known to start: 0, and one beyond the padding token's, which is 0 or 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What the check found on a model that passed it."""
+
+    leak: float
+    equivalence: float
+    noise_floor: float
+    visited: dict[int, Ticket]
+    """The attention modules that took part, by ``id``."""
+
+
+class Trial:
+    """Four short documents of random tokens for one model, and the ways to run them through it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Draw the tokens.
+
+        Raises:
+            SealError: the model has no embedding of tokens, or no weights yet.
+        """
+        self.model = model
+        self.lengths = _LENGTHS
+        device, self.vocabulary = _embedding_facts(model)
+        self.generator = torch.Generator().manual_seed(0)
+        self.ids = torch.randint(0, self.vocabulary, (sum(_LENGTHS),), generator=self.generator).to(device)
+
+    def packed(self, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """``[T, V]`` logits of the documents in one row; optionally of other tokens."""
+        return _forward(self.model, self.ids if ids is None else ids, self.lengths)
+
+    def as_one_document(self) -> torch.Tensor:
+        """``[T, V]`` logits of all the tokens as a single document."""
+        return _forward(self.model, self.ids, None)
+
+    def alone(self, document: int) -> torch.Tensor:
+        """Logits of one of the documents as a row of its own."""
+        return _forward(self.model, self.ids.split(self.lengths)[document], None)
+
+    @torch.no_grad()
+    def position_offset(self) -> int:
+        """Where the model starts to count positions when it is given none; 0 if that cannot be told."""
+        if "position_ids" not in inspect.signature(self.model.forward).parameters:
+            return 0
+        default = self.as_one_document()
+        positions = torch.arange(len(self.ids), device=self.ids.device)
+        for offset in _OFFSETS:
+            given = _forward(self.model, self.ids, None, position_ids=(positions + offset)[None])
+            if largest_difference(default, given) <= float(default.abs().max()) * torch.finfo(default.dtype).eps ** 0.5:
+                return offset
+        return 0
+
+    def measure(self) -> Measured:
+        """Measure the model as it is now; it has to be in evaluation mode.
+
+        Raises:
+            SealError: the model cannot run packed documents, leaks, or computes something else than alone.
+        """
+        visited: dict[int, Ticket] = {}
+        token = WITNESS.set(visited)
+        try:
+            found = self._gradients()
+        finally:
+            WITNESS.reset(token)
+        with torch.no_grad():
+            packed = self.packed().split(self.lengths)
+            alone = [self.alone(document) for document in range(len(self.lengths))]
+            floor = noise_floor(self.packed)
+        equivalence = max(largest_difference(p, a) for p, a in zip(packed, alone, strict=True))
+        if not equivalence <= FLOOR_FACTOR * floor:
+            raise SealError(
+                f"{type(self.model).__name__} isolates packed documents but does not compute what it computes for each "
+                f"alone: logits differ by {equivalence:.2g}, the noise floor is {floor:.2g}. Its positions depend on "
+                "the row and not on position_ids; train this model on padded rows"
+            )
+        return Measured(leak=_across(found), equivalence=equivalence, noise_floor=floor, visited=visited)
+
+    def _gradients(self) -> GradientInfluence:
+        name = type(self.model).__name__
+        try:
+            with frozen(self.model.parameters()):
+                found = gradient_influence(self.packed, self.ids, self.lengths, generator=self.generator)
+        except (ProbeError, NotImplementedError) as error:
+            raise SealError(f"{name}: its seal cannot be measured: {error}") from error
+        if _across(found) != 0.0:
+            raise SealError(self._leak_message(_across(found)))
+        return found
+
+    def _leak_message(self, leak: float) -> str:
+        swapped = self.ids.clone()
+        first = slice(0, self.lengths[0])
+        swapped[first] = (self.ids[first] + 1) % self.vocabulary
+        found = first_leaking_module(self.model, self.packed, self.ids, swapped)
+        where = "a module that could not be singled out" if found is None else f"{found[0]} ({found[1]})"
+        return (
+            f"{type(self.model).__name__} cannot be sealed: {where} carries one document into another (largest "
+            f"gradient across a seam {leak:.2g}, expected 0). It mixes tokens outside of transformers' attention "
+            "interface; train this model on padded rows"
+        )
+
+
+def _across(found: GradientInfluence) -> float:
+    """Largest gradient from one document to another."""
+    return float(found.across.clone().fill_diagonal_(0.0).max())
+
+
+def _embedding_facts(model: nn.Module) -> tuple[torch.device, int]:
+    get_embedding = getattr(model, "get_input_embeddings", None)
+    embedding = get_embedding() if callable(get_embedding) else None
+    if not isinstance(embedding, nn.Embedding):
+        raise SealError(
+            f"{type(model).__name__} has no torch.nn.Embedding as its input embedding, so its seal cannot be measured; "
+            "seal the transformers model before wrapping it"
+        )
+    if embedding.weight.is_meta:
+        raise SealError(
+            f"{type(model).__name__} has no weights yet (they are on the meta device), so its seal cannot be measured; "
+            "load the weights first"
+        )
+    return embedding.weight.device, embedding.num_embeddings
+
+
+def _forward(model: nn.Module, ids: torch.Tensor, lengths: Sequence[int] | None, **others: Any) -> torch.Tensor:
+    """Logits (or last hidden states, for a model without a head) of one row, ``[T, V]``."""
+    arguments: dict[str, Any] = {"input_ids": ids[None], "use_cache": False, **others}
+    if lengths is not None:
+        arguments["document_ids"] = Boundaries.from_lengths(lengths).document_ids
+    try:
+        output = model(**accepted(inspect.signature(model.forward), arguments))
+    except HermeticError as error:
+        raise SealError(f"{type(model).__name__} cannot be sealed: {error}") from error
+    except FORWARD_FAILURES as error:
+        what = "token ids alone" if lengths is None else "packed rows, which its own attention cannot take"
+        raise SealError(
+            f"{type(model).__name__} cannot be sealed: its forward failed on {what} ({type(error).__name__}: {error}). "
+            "Train this model on padded rows"
+        ) from error
+    logits: torch.Tensor = output.logits if hasattr(output, "logits") else output[0]
+    if logits.shape[:2] != (1, ids.numel()):
+        raise SealError(
+            f"{type(model).__name__} cannot be sealed: it made outputs of shape {tuple(logits.shape)} from "
+            f"{ids.numel()} tokens, so it adds tokens of its own to each row; expected one output per token"
+        )
+    return logits[0]
