@@ -17,6 +17,7 @@ PUBLIC_NAMES = {
     "OnlinePacker",
     "PackedBatch",
     "Plan",
+    "available_backends",
     "collate",
     "document_log_probs",
     "packed_attention",

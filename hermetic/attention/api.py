@@ -99,11 +99,16 @@ def _call_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Attenti
     )
 
 
+def objection_of(name: str, call: AttentionCall) -> str | None:
+    """Why the backend of this name cannot serve a call, in its own words; ``None`` if it can."""
+    return _BACKENDS[name].objection(call)
+
+
 def _refuse_what_it_cannot(name: str, call: AttentionCall) -> None:
-    objection = _BACKENDS[name].objection(call)
+    objection = objection_of(name, call)
     if objection is None:
         return
-    able = [f"backend={other!r}" for other, backend in _BACKENDS.items() if backend.objection(call) is None]
+    able = [f"backend={other!r}" for other in BACKENDS if objection_of(other, call) is None]
     way_out = f"use {' or '.join(able)}" if able else "no backend on this machine can"
     raise BackendError(f"backend {name!r} {objection}; {way_out}")
 
