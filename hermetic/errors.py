@@ -25,6 +25,7 @@ that scripts may match on. The code never changes its meaning; messages may be r
     │   ├── TemplateError                  HE603  the tokenizer cannot render a conversation
     │   └── PackedDataError                HE604  a packed folder is damaged or is not one
     ├── TrainError (ValueError)            HE700  training cannot start
+    ├── ConformanceError (AssertionError)  HE800  a backend breaks a law of packed attention
     └── MissingDependencyError             HE900  an optional package is not installed (ImportError)
 """
 
@@ -161,6 +162,12 @@ class TrainError(HermeticError, ValueError):
     """Training cannot start with what it was given."""
 
     code = "HE700"
+
+
+class ConformanceError(HermeticError, AssertionError):
+    """A backend breaks a law that the conformance suite holds it to, or declined all that it was asked."""
+
+    code = "HE800"
 
 
 class MissingDependencyError(HermeticError, ImportError):
