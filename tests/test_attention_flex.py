@@ -224,6 +224,14 @@ def test_what_flex_says_of_calls_on_other_devices(changes, message):
     assert objection is None if message is None else message in objection
 
 
+def test_sinks_are_refused_under_a_pytorch_whose_flex_attention_keeps_the_log_sum_exp_to_itself(monkeypatch):
+    x = torch.zeros(5, 1, 1)
+    monkeypatch.delattr(torch_flex, "AuxRequest")
+
+    with pytest.raises(BackendError, match=r"needs a newer PyTorch than .* for sinks: .* has no return_aux; use "):
+        packed_attention(x, x, x, Boundaries.from_lengths([5]), backend="flex", sinks=torch.zeros(1))
+
+
 @given(slots=st.integers(1, 2**20))
 def test_rows_are_padded_to_whole_blocks_of_few_lengths(slots):
     padded = flex._padded(slots)

@@ -164,6 +164,8 @@ def _uncompiled(*inputs: torch.Tensor, **arguments: Any) -> Any:
 def _objection(call: AttentionCall) -> str | None:
     if call.options.dropout > 0.0:
         return "has no dropout: flex_attention does not know it"
+    if call.options.sinks is not None and not _returns_log_sum_exp():
+        return f"needs a newer PyTorch than {torch.__version__} for sinks: its flex_attention has no return_aux"
     if call.device_type == "cpu":
         return _objection_on_the_cpu(call)
     if call.device_type != "cuda":
@@ -171,6 +173,12 @@ def _objection(call: AttentionCall) -> str | None:
     if call.dtype == torch.float64:
         return "has no float64 on CUDA: flex_attention's kernel sums in float32"
     return None
+
+
+def _returns_log_sum_exp() -> bool:
+    from torch.nn.attention import flex_attention
+
+    return hasattr(flex_attention, "AuxRequest")
 
 
 def _objection_on_the_cpu(call: AttentionCall) -> str | None:
