@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hermetic.attention import available_backends as available_backends
     from hermetic.attention import packed_attention as packed_attention
     from hermetic.batch import Boundaries as Boundaries
     from hermetic.batch import PackedBatch as PackedBatch
@@ -36,6 +37,7 @@ _HOMES = {
     "OnlinePacker": "hermetic.plan",
     "PackedBatch": "hermetic.batch",
     "Plan": "hermetic.plan",
+    "available_backends": "hermetic.attention",
     "collate": "hermetic.batch",
     "document_log_probs": "hermetic.loss",
     "packed_attention": "hermetic.attention",

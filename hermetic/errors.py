@@ -25,7 +25,8 @@ that scripts may match on. The code never changes its meaning; messages may be r
     │   ├── TemplateError                  HE603  the tokenizer cannot render a conversation
     │   └── PackedDataError                HE604  a packed folder is damaged or is not one
     ├── TrainError (ValueError)            HE700  training cannot start
-    ├── AtlasError (RuntimeError)          HE800  a model type cannot be built or run here
+    ├── AtlasError (RuntimeError)          HE710  a model type cannot be built or run here
+    ├── ConformanceError (AssertionError)  HE800  a backend breaks a law of packed attention
     └── MissingDependencyError             HE900  an optional package is not installed (ImportError)
 """
 
@@ -166,6 +167,12 @@ class TrainError(HermeticError, ValueError):
 
 class AtlasError(HermeticError, RuntimeError):
     """A model type cannot be built or run here."""
+
+    code = "HE710"
+
+
+class ConformanceError(HermeticError, AssertionError):
+    """A backend breaks a law that the conformance suite holds it to, or declined all that it was asked."""
 
     code = "HE800"
 

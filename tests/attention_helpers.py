@@ -5,10 +5,15 @@ from dataclasses import dataclass
 import torch
 from hypothesis import strategies as st
 
-from hermetic.attention import packed_attention
+from hermetic.attention import available_backends, packed_attention
 from hermetic.attention.options import AttentionOptions
 from hermetic.attention.reference import visible
 from hermetic.batch import Boundaries
+
+TRAINED_HERE = tuple(
+    name for name, status in available_backends("cpu").items() if {torch.float64, torch.bfloat16} <= {*status.backward}
+)
+"""The backends with a backward pass on the CPU."""
 
 NAMES = ("output", "gradient of q", "gradient of k", "gradient of v")
 
@@ -91,6 +96,8 @@ def rounding_bounds(p: Problem, dtype: torch.dtype) -> list[torch.Tensor]:
         for head in range(q.shape[1]):
             group = head // heads_per_group
             scores = scale * exact_q[at, head] @ exact_k[at, group].T
+            if p.options.get("softcap") is not None:
+                scores = p.options["softcap"] * torch.tanh(scores / p.options["softcap"])
             weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
             steepness = float((scale * q[at, head] @ k[at, group].T).max())
             factor = u * (16 + 2 * steepness) + accumulation * 2 * sums * (1 + steepness)

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from attention_helpers import TRAINED_HERE
 from models import tiny
 
 import hermetic
-from hermetic.attention import BACKENDS, packed_attention
+from hermetic.attention import packed_attention
 from hermetic.batch import Boundaries
 from hermetic.errors import AttentionError
 
@@ -16,7 +17,7 @@ def tensors(value_dtype):
     return q, k, v.to(value_dtype)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINED_HERE)
 def test_under_autocast_float32_queries_and_half_values_are_attended_in_the_autocast_dtype(backend):
     q, k, v = tensors(torch.bfloat16)
     boundaries = Boundaries.from_lengths([3, 5])
@@ -34,7 +35,7 @@ def test_without_autocast_mixed_dtypes_are_refused():
         packed_attention(*tensors(torch.bfloat16), Boundaries.from_lengths([3, 5]))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRAINED_HERE)
 def test_a_sealed_model_isolates_documents_under_autocast_and_gives_gradients_to_every_weight(backend):
     model = hermetic.seal(tiny("llama"), backend=backend)
 

@@ -50,7 +50,7 @@ def test_what_does_not_fit_is_refused_by_name(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backend": "flash"}, "backend is 'flash'; expected one of 'reference', 'sdpa'"),
+        ({"backend": "abacus"}, "backend is 'abacus'; expected one of 'reference', 'sdpa'"),
         ({"softcap": 30.0}, "backend 'sdpa' has no softcap: .* use backend='reference'"),
         ({"sinks": torch.zeros(4)}, "backend 'sdpa' has no sinks: .* use backend='reference'"),
     ],

@@ -2,17 +2,17 @@
 
 import pytest
 import torch
-from attention_helpers import problem, problems
+from attention_helpers import TRAINED_HERE, problem, problems
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hermetic.attention import BACKENDS, packed_attention
+from hermetic.attention import packed_attention
 from hermetic.batch import Boundaries
 from hermetic.batch.dialects import dense_mask
 
-backends = pytest.mark.parametrize("backend", BACKENDS)
+backends = pytest.mark.parametrize("backend", TRAINED_HERE)
 # The fixture replaces three functions for the whole test; every example wants them replaced.
 with_fixture = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

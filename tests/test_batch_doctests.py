@@ -3,6 +3,7 @@
 import doctest
 import inspect
 from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 
@@ -10,8 +11,9 @@ from hermetic import loss
 from hermetic.batch import dialects, views
 
 # By name, because hermetic.batch.collate as an attribute is the function.
-PARTS = ("boundaries", "collate", "dialects", "inference", "integers", "packed_batch", "views")
-MODULES = [loss, *(import_module(f"hermetic.batch.{part}") for part in PARTS)]
+PARTS = ("boundaries", "collate", "inference", "integers", "packed_batch", "views")
+DIALECTS = [import_module(f"{dialects.__name__}.{found.name}") for found in iter_modules(dialects.__path__)]
+MODULES = [loss, *(import_module(f"hermetic.batch.{part}") for part in PARTS), *DIALECTS]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -22,7 +24,7 @@ def test_every_worked_example_gives_what_it_says(module):
     assert results.failed == 0
 
 
-@pytest.mark.parametrize("module", [views, dialects, loss], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [views, loss, *DIALECTS], ids=lambda module: module.__name__)
 def test_every_public_function_has_a_worked_example(module):
     functions = [
         function

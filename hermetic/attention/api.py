@@ -9,13 +9,19 @@ import math
 
 import torch
 
-from hermetic.attention import reference, sdpa
-from hermetic.attention.backend import AttentionCall, Backend
+from hermetic.attention import flash, flex, reference, sdpa, torch_varlen
+from hermetic.attention.backend import AttentionCall, Backend, call_of
 from hermetic.attention.options import AttentionOptions
 from hermetic.batch import Boundaries
 from hermetic.errors import AttentionError, BackendError
 
-_BACKENDS: dict[str, Backend] = {"reference": reference.BACKEND, "sdpa": sdpa.BACKEND}
+_BACKENDS: dict[str, Backend] = {
+    "reference": reference.BACKEND,
+    "sdpa": sdpa.BACKEND,
+    "flex": flex.BACKEND,
+    "flash": flash.BACKEND,
+    "torch_varlen": torch_varlen.BACKEND,
+}
 
 BACKENDS: tuple[str, ...] = tuple(_BACKENDS)
 """The backends that ``packed_attention`` and ``seal`` take."""
@@ -48,8 +54,8 @@ def packed_attention(
         window: a token sees itself and the ``window - 1`` tokens before it (causal only).
         chunk: a token sees its own chunk only; chunks are counted from its document's start.
         scale: factor on the dot products, by default ``K ** -0.5``.
-        softcap: cap on the logits through ``tanh`` (``reference`` only).
-        sinks: ``[H]`` learned logits that take part in each softmax and carry no value (``reference`` only).
+        softcap: cap on the logits through ``tanh``; not every backend has one.
+        sinks: ``[H]`` learned logits that take part in each softmax and carry no value; not every backend has them.
         dropout: probability with which an attention weight is dropped.
 
     Returns:
@@ -77,33 +83,23 @@ def packed_attention(
         sinks=sinks,
         dropout=dropout,
     )
-    _refuse_what_it_cannot(backend, _call_of(q, k, v, options))
+    _refuse_what_it_cannot(backend, call_of(q, k, v, options))
     if not torch.is_autocast_enabled(q.device.type):
         return _with_tail(_BACKENDS[backend], (q, k, v), boundaries, options)
     with torch.autocast(q.device.type, enabled=False):  # the cast was made above, once
         return _with_tail(_BACKENDS[backend], (q, k, v), boundaries, options)
 
 
-def _call_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions) -> AttentionCall:
-    inputs = [q, k, v] if options.sinks is None else [q, k, v, options.sinks]
-    return AttentionCall(
-        device_type=q.device.type,
-        dtype=q.dtype,
-        heads=q.shape[1],
-        key_heads=k.shape[1],
-        key_width=q.shape[2],
-        value_width=v.shape[2],
-        num_slots=q.shape[0],
-        with_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in inputs),
-        options=options,
-    )
+def objection_of(name: str, call: AttentionCall) -> str | None:
+    """Why the backend of this name cannot serve a call, in its own words; ``None`` if it can."""
+    return _BACKENDS[name].objection(call)
 
 
 def _refuse_what_it_cannot(name: str, call: AttentionCall) -> None:
-    objection = _BACKENDS[name].objection(call)
+    objection = objection_of(name, call)
     if objection is None:
         return
-    able = [f"backend={other!r}" for other, backend in _BACKENDS.items() if backend.objection(call) is None]
+    able = [f"backend={other!r}" for other in BACKENDS if objection_of(other, call) is None]
     way_out = f"use {' or '.join(able)}" if able else "no backend on this machine can"
     raise BackendError(f"backend {name!r} {objection}; {way_out}")
 
@@ -125,7 +121,8 @@ def _with_tail(
     q, k, v = queries_keys_values
     num_tokens, num_slots = boundaries.num_tokens, q.shape[0]
     if num_tokens == 0:
-        nothing = sum(x[:0].sum() for x in (q, k, v))  # 0.0, and holds the graph: gradients are zeros, not missing
+        inputs = [q, k, v] if options.sinks is None else [q, k, v, options.sinks]
+        nothing = sum(x[:0].sum() for x in inputs)  # 0.0, and holds the graph: gradients are zeros, not missing
         return q.new_zeros(num_slots, q.shape[1], v.shape[2]) + nothing
     if backend.takes_tail:
         return backend.attend(q, k, v, boundaries.document_lengths, options)

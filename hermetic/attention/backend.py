@@ -49,3 +49,19 @@ class Backend:
     """Why this call cannot be served, as the rest of a sentence that begins with the backend's name; or None."""
     takes_tail: bool = False
     """``attend`` gets the padded tail too and returns zeros there; otherwise it never sees one."""
+
+
+def call_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions) -> AttentionCall:
+    """The call that these tensors, ``[T, heads, width]``, and options make."""
+    inputs = [q, k, v] if options.sinks is None else [q, k, v, options.sinks]
+    return AttentionCall(
+        device_type=q.device.type,
+        dtype=q.dtype,
+        heads=q.shape[1],
+        key_heads=k.shape[1],
+        key_width=q.shape[2],
+        value_width=v.shape[2],
+        num_slots=q.shape[0],
+        with_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in inputs),
+        options=options,
+    )

@@ -173,7 +173,7 @@ def lay_out(tensor: torch.Tensor, axes: tuple[int, ...], packed: PackedForward, 
     laid = stream.index_select(0, group.stream.flatten()).unflatten(0, (group.rows, group.width))
     if group.real is not None:
         laid = laid.masked_fill(~group.real.view(group.rows, group.width, *[1] * (laid.ndim - 2)), 0)
-    return laid.movedim((0, 1), (batch, axes[0]))
+    return _moved(laid, (0, 1), (batch, axes[0]))
 
 
 def lay_back(parts: list[torch.Tensor], axis: int, packed: PackedForward, layout: Layout) -> torch.Tensor:
@@ -181,10 +181,10 @@ def lay_back(parts: list[torch.Tensor], axis: int, packed: PackedForward, layout
     batch = 0 if axis else 1
     real = []
     for part, group in zip(parts, layout.groups, strict=True):
-        stream = part.movedim((batch, axis), (0, 1))
+        stream = _moved(part, (batch, axis), (0, 1))
         real.append(stream.flatten(0, 1) if group.real is None else stream[group.real])
     joined = torch.cat(real).index_select(0, layout.back)
-    return joined.unflatten(0, (packed.num_rows, packed.num_slots)).movedim((0, 1), (batch, axis))
+    return _moved(joined.unflatten(0, (packed.num_rows, packed.num_slots)), (0, 1), (batch, axis))
 
 
 def _batch_axis(tensor: torch.Tensor, token: int, num_rows: int) -> int | None:
@@ -204,7 +204,7 @@ def _batch_axis(tensor: torch.Tensor, token: int, num_rows: int) -> int | None:
 
 def _as_stream(tensor: torch.Tensor, batch: int, token: int, num_rows: int) -> torch.Tensor:
     """``[B * S, ...]`` with the other axes in their order."""
-    moved = tensor.movedim((batch, token), (0, 1))
+    moved = _moved(tensor, (batch, token), (0, 1))
     return moved.expand(num_rows, *moved.shape[1:]).flatten(0, 1)
 
 
@@ -219,7 +219,7 @@ def _folded(tensor: torch.Tensor, packed: PackedForward, group: Documents) -> to
     by_row = tensor.unflatten(0, (packed.num_rows, -1))
     stream = _as_stream(by_row, 0, 3, packed.num_rows)
     laid = stream.index_select(0, group.stream.flatten()).unflatten(0, (group.rows, group.width))
-    return laid.movedim(1, 3).flatten(0, 1)
+    return _moved(laid, (1,), (3,)).flatten(0, 1)
 
 
 def _blocks(tensor: torch.Tensor, axes: tuple[int, ...], packed: PackedForward, group: Documents) -> torch.Tensor:
@@ -229,10 +229,15 @@ def _blocks(tensor: torch.Tensor, axes: tuple[int, ...], packed: PackedForward, 
         axes = tuple(axis + 1 for axis in axes)
     rows = tensor.expand(packed.num_rows, *tensor.shape[1:]) if tensor.shape[0] == 1 else tensor
     place = group.stream % packed.num_slots
-    moved = rows.movedim(axes, (1, 2))
+    moved = _moved(rows, axes, (1, 2))
     blocks = moved[group.batch_row[:, None, None], place[:, :, None], place[:, None, :]]
     if group.real is not None:
         pads = ~group.real[:, None, :].expand(-1, group.width, -1)
         blocked: float | bool = False if tensor.dtype == torch.bool else torch.finfo(tensor.dtype).min
         blocks = blocks.masked_fill(pads.view(*pads.shape, *[1] * (blocks.ndim - 3)), blocked)
-    return blocks.movedim((1, 2), axes)
+    return _moved(blocks, (1, 2), axes)
+
+
+def _moved(tensor: torch.Tensor, source: tuple[int, ...], destination: tuple[int, ...]) -> torch.Tensor:
+    moved: torch.Tensor = tensor.movedim(source, destination)
+    return moved

@@ -142,9 +142,7 @@ _NOBODY = nn.Module()
 def reopened(packed: PackedForward | None) -> Iterator[None]:
     """Open a forward again for the duration: in a recomputation, or with ``None`` where documents lie in rows."""
     argument = torch.empty(0)
-    frame = OpenForward(
-        owner=weakref.ref(_NOBODY), packed=packed, argument=weakref.ref(argument), outer=open_forward()
-    )
+    frame = OpenForward(owner=weakref.ref(_NOBODY), packed=packed, argument=weakref.ref(argument), outer=open_forward())
     token = _OPEN.set(frame)
     try:
         yield

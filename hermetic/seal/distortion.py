@@ -9,7 +9,6 @@ import copy
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import nn
 
 from hermetic.errors import HermeticError
 from hermetic.seal.aligned import Path, mapped, tensors_in
@@ -27,7 +26,9 @@ def distorted(packed: Sequence[Call], alone: Sequence[Sequence[Call]], lengths: 
     for call in packed:
         occurrence = seen.get(id(call.module), 0)
         seen[id(call.module)] = occurrence + 1
-        others = [found[id(call.module)][occurrence : occurrence + 1] for found in counterparts if id(call.module) in found]
+        others = [
+            found[id(call.module)][occurrence : occurrence + 1] for found in counterparts if id(call.module) in found
+        ]
         if len(others) != len(lengths) or not all(others):
             continue
         matched = [other[0] for other in others]
@@ -111,7 +112,11 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.shape != other.shape:
         return True  # nothing to compare: a table of positions for the whole row, for one
     size = float(other.abs().max()) if other.numel() else 0.0
-    return bool((one.double() - other.double()).abs().max() <= size * torch.finfo(one.dtype).eps ** 0.5) if one.numel() else True
+    return (
+        bool((one.double() - other.double()).abs().max() <= size * torch.finfo(one.dtype).eps ** 0.5)
+        if one.numel()
+        else True
+    )
 
 
 def _same_beginning(before: object, after: object, kept: int, num_slots: int) -> bool:

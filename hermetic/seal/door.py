@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from hermetic.batch import Boundaries
+from hermetic.batch.dialects import flash_kwargs
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import SealError
 from hermetic.seal.channel import PackedForward, enter, leave, open_forward, outside_graphs
@@ -59,6 +61,8 @@ class Door:
         self.settings = settings
         self.position_offset = 0
         """What the model numbers a document's first token with when it is left to itself."""
+        self.native = False
+        """The model's own kernels get the boundaries, as ``seq_idx`` and ``cu_seq_lens``."""
         self.carries = False
         """Modules are unpacked, so layers that checkpointing runs again need the boundaries carried to them."""
 
@@ -103,6 +107,8 @@ class Door:
             enter(module, None, argument)
             return _replaced(args, kwargs, tokens, argument)
         sealed = _sealed_arguments(signature, _replaced((), call, tokens, argument)[1], rows, self.position_offset)
+        if self.native:
+            sealed |= accepted(signature, _native_arguments(rows, tokens.device))
         packed = PackedForward(lengths=rows.lengths, num_rows=rows.num_rows, num_slots=rows.num_slots)
         enter(module, packed, argument)
         if self.carries:
@@ -164,7 +170,8 @@ def _sealed_arguments(
     tokens = call.get("input_ids")
     device = (call["inputs_embeds"] if tokens is None else tokens).device
     explicit = has_explicit_boundaries(call)
-    sealed = {name: value for name, value in call.items() if name != "document_ids"}  # ours alone
+    # Their message has arrived; a layer of the model's own that is handed them asks for kernels that may not be there.
+    sealed = {name: value for name, value in call.items() if name not in {"document_ids", "seq_idx", *_FLASH_ARGUMENTS}}
     positions = positions_for(rows, call.get("position_ids"), explicit=explicit, offset=position_offset)
     if positions is not None:
         sealed["position_ids"] = positions.to(device)
@@ -176,6 +183,29 @@ def _sealed_arguments(
         if call.get(name) is not None:
             sealed[name] = _labels_without_seams(name, call[name], seams)
     return accepted(signature, sealed)
+
+
+def _native_arguments(rows: PackedRows, device: torch.device) -> dict[str, Any]:
+    """The boundaries in the words of transformers' recurrent layers and their kernels, which take one row.
+
+    Raises:
+        SealError: there are several rows.
+    """
+    if rows.num_rows > 1:
+        raise SealError(
+            f"this model keeps documents apart by kernels of its own, which take one row, and got {rows.num_rows}; "
+            "lay the rows end to end, as hermetic.collate does"
+        )
+    boundaries = Boundaries(document_lengths=rows.lengths)
+    edges = flash_kwargs(boundaries, num_slots=boundaries.num_tokens)
+    seq_idx = boundaries.document_ids[None].to(device)
+    return {
+        "seq_idx": seq_idx,
+        "cu_seq_lens_q": edges["cu_seq_lens_q"].to(device),
+        "cu_seq_lens_k": edges["cu_seq_lens_k"].to(device),
+        "max_length_q": edges["max_length_q"],
+        "max_length_k": edges["max_length_k"],
+    }
 
 
 def _labels_without_seams(name: str, labels: torch.Tensor, seams: torch.Tensor) -> torch.Tensor:
@@ -192,5 +222,5 @@ def accepted(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[st
     """Without the arguments that this module has no place for and that the seal answers for."""
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
         return arguments
-    optional = {"position_ids", "attention_mask", "use_cache", *_FLASH_ARGUMENTS}
+    optional = {"position_ids", "attention_mask", "use_cache", "seq_idx", *_FLASH_ARGUMENTS}
     return {name: value for name, value in arguments.items() if name not in optional or name in signature.parameters}

@@ -154,7 +154,8 @@ def gradient_influence(
         signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
         per_token = (logits * signs).sum(dim=-1)
         across = [
-            _largest_per_document(_pull(document.sum(), taps, input_ids.numel()), lengths) for document in per_token.split(list(lengths))
+            _largest_per_document(_pull(document.sum(), taps, input_ids.numel()), lengths)
+            for document in per_token.split(list(lengths))
         ]
         early = _first_halves(lengths).to(logits.device)
         later = _pull(per_token[early].sum(), taps, input_ids.numel())[~early.cpu()]

@@ -7,6 +7,7 @@ comparing with each document alone.
 Guarantee: found by measuring, never by name. What cannot be unpacked is left to the check of the seal.
 """
 
+import functools
 from collections.abc import Callable
 
 from torch import nn
@@ -15,7 +16,7 @@ from hermetic.seal.aligned import Path, tensors_in
 from hermetic.seal.channel import PackedForward
 from hermetic.seal.distortion import distorted, is_coupled_by_length, restarts
 from hermetic.seal.measure import frozen
-from hermetic.seal.replay import Call, Recording, axes_of, is_causal, mixes, recorded
+from hermetic.seal.replay import Recording, axes_of, is_causal, mixes, recorded
 from hermetic.seal.trial import Trial
 from hermetic.seal.unpack import Unpacked
 
@@ -58,7 +59,8 @@ class Mixers:
             if recording.failed:
                 return
             packed = [call for call in recording.calls if not self._covered(call.module)]
-            alone = [recorded(self.trial.model, lambda i=i: self.trial.alone(i)).calls for i in range(len(self.lengths))]
+            runs = [functools.partial(self.trial.alone, document) for document in range(len(self.lengths))]
+            alone = [recorded(self.trial.model, run).calls for run in runs]
             fresh = (call for call in distorted(packed, alone, self.lengths) if id(call.module) not in tried)
             call = next(fresh, None)
             if call is None:

@@ -19,7 +19,6 @@ from hermetic.seal.aligned import Axes, Path, mapped, tensors_in, token_axes
 from hermetic.seal.channel import PackedForward, reopened
 from hermetic.seal.measure import FORWARD_FAILURES
 
-
 Arguments = dict[str | int, Any]
 """Of one call: positional ones by number, named ones by name."""
 
@@ -57,7 +56,9 @@ def recorded(model: nn.Module, run: Callable[[], object]) -> Recording:
 
     def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         open_calls.pop()
-        arguments: Arguments = dict(enumerate(args)) | kwargs  # type: ignore[assignment] - numbers and names
+        arguments: Arguments = {}
+        arguments.update(enumerate(args))
+        arguments.update(kwargs)
         recording.calls.append(Call(module=module, arguments=arguments, output=output))
 
     handles = [module.register_forward_pre_hook(before) for module in model.modules()]
@@ -132,11 +133,11 @@ def _reaches(leaves: list[_Aligned], outputs: list[_Aligned], lengths: Sequence[
     """Whether the outputs of one stretch of tokens have a gradient at the inputs of another."""
     begin = sum(lengths[:part])
     end = begin + lengths[part]
-    total = sum((_signed_sum(out, begin, end) for out in outputs), torch.zeros(()))
-    if not isinstance(total, torch.Tensor) or not total.requires_grad:
+    if not leaves or not outputs:
         return False
+    total = torch.stack([_signed_sum(out, begin, end).double().cpu() for out in outputs]).sum()
     inputs = [leaf.tensor for leaf in leaves]
-    gradients = torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)
+    gradients: tuple[torch.Tensor | None, ...] = torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)
     for leaf, gradient in zip(leaves, gradients, strict=True):
         if gradient is None:
             continue

@@ -11,8 +11,8 @@ forward pass.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -20,7 +20,8 @@ from torch.utils.hooks import RemovableHandle
 
 from hermetic.attention import BACKENDS
 from hermetic.errors import BackendError, MissingDependencyError, SealError
-from hermetic.seal.checkpointing import carry_boundaries, stop_carrying
+from hermetic.seal.channel import Ticket
+from hermetic.seal.checkpointing import stop_carrying
 from hermetic.seal.door import Close, Door, original_of, settings_of
 from hermetic.seal.measure import evaluation
 from hermetic.seal.mixers import Mixers
@@ -35,13 +36,18 @@ _FITTINGS = "_hermetic_fittings"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SealedModule:
-    """One attention module of a sealed model and the pattern that it keeps inside each document."""
+    """One token mixer of a sealed model: how it is kept inside documents, and what that costs."""
 
     name: str
     kind: str
-    causal: bool
-    window: int | None
-    chunk: int | None
+    how: str
+    """``"interface"``: through hermetic's attention. ``"unpack"``: run document by document, as padded batches."""
+    causal: bool | None = None
+    """The pattern inside a document, of attention through the interface; ``None`` for other modules."""
+    window: int | None = None
+    chunk: int | None = None
+    padding_share: float = 0.0
+    """Pads among the slots that an unpacked module has run on since it was sealed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +58,9 @@ class SealReport:
     original: tuple[tuple[str, str | None], ...]
     """Each transformers model inside, by module name, and the attention implementation it had before."""
     modules: tuple[SealedModule, ...]
-    """The attention modules that took part in the check."""
+    """The modules that mix tokens, in the order in which the model holds them."""
+    native: bool
+    """The model's own kernels keep documents apart, by the boundaries that the seal gives them."""
     leak: float
     """Largest gradient across a seam in the check; exactly 0.0."""
     equivalence: float
@@ -99,6 +107,7 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
             "one. In other models call hermetic.packed_attention in the attention layers"
         )
     unseal(model)
+    _refuse_batch_statistics(model)
     fittings = _install([module for _, module in inner], backend)
     try:
         with evaluation(model):
@@ -109,7 +118,8 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
     fittings.report = SealReport(
         backend=backend,
         original=tuple((name, door.settings[0][1]) for (name, _), (_, door) in zip(inner, fittings.doors, strict=True)),
-        modules=tuple(_sealed_modules(model, measured)),
+        modules=tuple(_sealed_modules(model, measured.visited, fittings)),
+        native=fittings.doors[0][1].native,
         leak=measured.leak,
         equivalence=measured.equivalence,
         noise_floor=measured.noise_floor,
@@ -142,7 +152,9 @@ def seal_report(model: nn.Module) -> SealReport:
     for module in model.modules():
         fittings = vars(module).get(_FITTINGS)
         if isinstance(fittings, _Fittings) and fittings.report is not None:
-            return fittings.report
+            now = {module.name: module for module in _sealed_modules(model, {}, fittings)}
+            modules = tuple(now.get(module.name, module) for module in fittings.report.modules)
+            return replace(fittings.report, modules=modules)
     raise SealError(
         f"{type(model).__name__} is not sealed, so there is nothing to report; call hermetic.seal(model) first"
     )
@@ -151,6 +163,15 @@ def seal_report(model: nn.Module) -> SealReport:
 def is_sealed(model: nn.Module) -> bool:
     """Whether this model, or one inside it, is sealed."""
     return any(_FITTINGS in vars(module) for module in model.modules())
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001 - the base of all kinds of batch norm
+            raise SealError(
+                f"{name} ({type(module).__name__}) takes its statistics over all tokens of a batch in training, so "
+                "documents reach each other whatever their boundaries; expected a norm of each token, as LayerNorm"
+            )
 
 
 def _transformers_models(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -164,39 +185,46 @@ def _transformers_models(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _made_watertight(model: nn.Module, fittings: _Fittings) -> Measured:
-    """Unpack around what the attention interface does not cover, until the model passes its trial."""
+    """Mend what leaks, from what costs nothing to what always works, until the model passes its trial.
+
+    The attention interface alone; then the boundaries for kernels of the model's own; then each mixing module
+    unpacked; at last the whole model inside its head.
+    """
     trial = Trial(model)
     with torch.no_grad():
         trial.as_one_document()  # a model that cannot run alone is not blamed for packing
-    offset = trial.position_offset()
-    for _, door in fittings.doors:
-        door.position_offset = offset
-    mixers = Mixers(trial, lambda module: _original_around(model, fittings, module))
+    _for_all(fittings, "position_offset", trial.position_offset())
+    mixers = Mixers(trial, lambda module: _original_around(fittings, module))
     fittings.mixers = mixers.installed
     refusal: SealError | None = None
-    mixers.uncouple_lengths()
-    for mend in (_nothing_more, _each_mixer, Mixers.unpack_whole):
+    for mend in (Mixers.uncouple_lengths, _natively, _unpacked, Mixers.unpack_whole):
+        _for_all(fittings, "native", mend is _natively)
         mend(mixers)
-        for _, door in fittings.doors:
-            door.carries = bool(mixers.installed)
+        _for_all(fittings, "carries", bool(mixers.installed))
         try:
             return trial.measure()
         except SealError as error:
             refusal = refusal or error
+    assert refusal is not None  # noqa: S101 - the loop returns or refuses
     raise refusal
 
 
-def _nothing_more(_mixers: Mixers) -> None:
-    """The attention interface alone."""
+def _for_all(fittings: _Fittings, attribute: str, value: Any) -> None:
+    for _, door in fittings.doors:
+        setattr(door, attribute, value)
 
 
-def _each_mixer(mixers: Mixers) -> None:
+def _natively(mixers: Mixers) -> None:
+    """Leave the modules as they are: the doors give them their boundaries."""
+
+
+def _unpacked(mixers: Mixers) -> None:
     mixers.unpack_mixers()
     mixers.restore_positions()
     mixers.uncouple_lengths()
 
 
-def _original_around(model: nn.Module, fittings: _Fittings, module: nn.Module) -> str:
+def _original_around(fittings: _Fittings, module: nn.Module) -> str:
     """The attention implementation, before the seal, of the innermost transformers model around a module."""
     around = [door for owner, door in fittings.doors if any(child is module for child in owner.modules())]
     return original_of(around[-1].settings[0][1])
@@ -214,14 +242,15 @@ def _install(models: list[nn.Module], backend: str) -> _Fittings:
     return fittings
 
 
-def _sealed_modules(model: nn.Module, measured: Measured) -> Iterator[SealedModule]:
+def _sealed_modules(model: nn.Module, visited: dict[int, Ticket], fittings: _Fittings) -> Iterator[SealedModule]:
+    unpacked = {id(found.module): found for found in fittings.mixers.values()}
     for name, module in model.named_modules():
-        ticket = measured.visited.get(id(module))
-        if ticket is not None:
+        kind = type(module).__name__
+        if id(module) in unpacked:
+            share = unpacked[id(module)].padding_share
+            yield SealedModule(name=name, kind=kind, how="unpack", padding_share=share)
+        elif id(module) in visited:
+            ticket = visited[id(module)]
             yield SealedModule(
-                name=name,
-                kind=type(module).__name__,
-                causal=ticket.causal,
-                window=ticket.window,
-                chunk=ticket.chunk,
+                name=name, kind=kind, how="interface", causal=ticket.causal, window=ticket.window, chunk=ticket.chunk
             )

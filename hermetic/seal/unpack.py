@@ -8,6 +8,7 @@ Pads stand to the right, so a causal module cannot see them; any other gets docu
 Price: one gather per aligned tensor, one run of the module per group, and at most a quarter more slots.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,19 @@ from torch import nn
 
 from hermetic.attention.reference import allowed
 from hermetic.errors import SealError
-from hermetic.seal.aligned import UNPACKED, Axes, Documents, Layout, Path, lay_back, lay_out, layout_of, mapped, tensors_in, token_axes
+from hermetic.seal.aligned import (
+    UNPACKED,
+    Axes,
+    Documents,
+    Layout,
+    Path,
+    lay_back,
+    lay_out,
+    layout_of,
+    mapped,
+    tensors_in,
+    token_axes,
+)
 from hermetic.seal.channel import PackedForward, Ticket, outside_graphs, packed_forward, reopened
 
 
@@ -73,7 +86,8 @@ class Unpacked:
     @property
     def run(self) -> Callable[..., Any]:
         """The forward that was shadowed."""
-        return type(self.module).forward.__get__(self.module) if self.shadowed is None else self.shadowed
+        own: Callable[..., Any] = functools.partial(type(self.module).forward, self.module)
+        return own if self.shadowed is None else self.shadowed
 
     @property
     def padding_share(self) -> float:
