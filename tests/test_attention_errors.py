@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_refused_by_name(changes, message):
     [
         ({"backend": "abacus"}, "backend is 'abacus'; expected one of 'reference', 'sdpa'"),
         ({"softcap": 30.0}, "backend 'sdpa' has no softcap: .* use backend='reference'"),
-        ({"sinks": torch.zeros(4)}, "backend 'sdpa' has no sinks: .* use backend='reference'"),
+        ({"sinks": torch.zeros(4), "scale": 1e-9}, "'sdpa' has no sinks with scale 1e-09: .* use backend='reference'"),
     ],
     ids=str,
 )

@@ -253,6 +253,17 @@ def test_the_scale_is_that_of_the_callers_width_and_not_of_the_padded_one():
     assert heard("flash-attn 2", (4,), key_width=4)["softmax_scale"] == 0.5
 
 
+@kernels
+def test_features_that_do_not_lie_next_to_each_other_are_laid_so_for_the_kernel(kernel):
+    x = torch.randn(8, 5, 2, generator=torch.Generator().manual_seed(0)).bfloat16().permute(1, 2, 0)
+    boundaries, backend = Boundaries.from_lengths([3, 2]), KERNELS[kernel]
+    with installed(kernel):  # which refuses anything else
+        scattered, contiguous = (packed_attention(y, y, y, boundaries, backend=backend) for y in (x, x.contiguous()))
+
+    assert x.stride(-1) == 10
+    assert torch.equal(scattered, contiguous)
+
+
 def test_another_flash_implementation_under_pytorchs_function_is_told_not_to_split(monkeypatch):
     monkeypatch.setattr(torch.nn.attention, "current_flash_attention_impl", lambda: "FA3")
     with pytest.raises(AssertionError, match="may refuse to be asked"):

@@ -1,14 +1,18 @@
-"""PyTorch's scaled_dot_product_attention, one call per group of documents of similar length.
+"""PyTorch's scaled_dot_product_attention, one call per document or per group of documents.
 
-Algorithm: documents of similar length are laid out as a right-padded batch (see ``layout``). Under a causal
-mask a pad on the right is in nobody's past, so no mask is needed and the fast kernels apply; bidirectional
-groups mask their pad keys. A chunk border ends a document as far as attention is concerned, so chunks simply
-become documents. A window that binds is computed in blocks of queries against the few keys they can see.
+Algorithm: ``layout`` decides by measured prices which documents share a call. A document alone is a slice of the
+row, and so are neighbours of equal length; documents of similar length are brought together in a right-padded
+batch. Under a causal mask a pad on the right is in nobody's past, so no mask is needed and the fast kernels apply;
+bidirectional groups mask their pad keys. A pad repeats a token of its own document and takes and gives no gradient.
+A chunk border ends a document as far as attention is concerned, so chunks simply become documents. A window that
+binds is computed in blocks of queries against the few keys they can see, all whole blocks in one call. A sink is one
+more token at the start of its document (see ``sinks``), which a window keeps in sight.
 Guarantee: forward and backward, grouped-query heads, value heads of another width; a document's numbers
 depend on the other documents' *lengths* at most, never on their content. ``[T, T]`` is never allocated.
-Price: one gather and one scatter of q, k and v; at most 25 % padded slots; ``[window, 2 * window]`` masks.
+Price: where documents are brought together, one copy of q, k, v and the output and at most 25 % padded slots; where a
+window binds, k and v twice and masks of ``[window, 2 * window]``; with sinks, what ``sinks`` says.
 Where PyTorch has no fused kernel (dropout on the CPU) it makes ``[L, L]`` scores for a document of ``L`` tokens.
-Does not do: soft cap and sinks, which PyTorch's function does not know (use ``reference``).
+Does not do: soft cap, which PyTorch's function does not know (use ``reference``).
 """
 
 from dataclasses import dataclass
@@ -20,8 +24,10 @@ import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
 from numpy.typing import NDArray
 
 from hermetic.attention.backend import AttentionCall, Backend
-from hermetic.attention.layout import layout_from_lengths
+from hermetic.attention.edges import chunks
+from hermetic.attention.layout import Group, Layout, layout_from_lengths, prices_on
 from hermetic.attention.options import AttentionOptions
+from hermetic.attention.sinks import scale_objection, with_sink_tokens, without_sink_tokens
 
 
 def attend(
@@ -32,107 +38,152 @@ def attend(
     options: AttentionOptions,
 ) -> torch.Tensor:
     """Attend inside each of ``lengths`` consecutive documents; returns ``[N, H, V]``."""
-    layout = _indices(_chunks(lengths, options.chunk), q_NHK.device)
-    parts = []
-    for group in layout.groups:
-        q, k, v = (_lay_out(x, group) for x in (q_NHK, k_NGK, v_NGV))
-        parts.append(_take_back(_attend_group(q, k, v, group, options), group))
-    return torch.cat(parts).index_select(0, layout.back)
+    documents = chunks(lengths, options.chunk)
+    if options.sinks is None:
+        return attend_in(_device_layout(documents, q_NHK), q_NHK, k_NGK, v_NGV, options)
+    q, k, v, longer = with_sink_tokens(q_NHK, k_NGK, v_NGV, documents, sinks=options.sinks, scale=options.scale)
+    return without_sink_tokens(attend_in(_device_layout(longer, q), q, k, v, options), documents)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _GroupIndices:
-    """A group of documents with its indices on the device; see ``layout.Group``."""
+class DeviceLayout:
+    """A ``Layout`` with its indices on the device."""
 
-    rows: int
-    width: int
-    tokens: torch.Tensor
+    groups: tuple[Group, ...]
+    key_masks: tuple[torch.Tensor | None, ...]
+    """For each group ``[rows, 1, 1, width]``, true on tokens; ``None`` where there are no pads."""
+    tokens: torch.Tensor | None
     slots: torch.Tensor | None
-    lengths: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Indices:
-    groups: tuple[_GroupIndices, ...]
-    back: torch.Tensor
+def attend_in(
+    layout: DeviceLayout,
+    q_NHK: torch.Tensor,  # noqa: N803
+    k_NGK: torch.Tensor,  # noqa: N803
+    v_NGV: torch.Tensor,  # noqa: N803
+    options: AttentionOptions,
+) -> torch.Tensor:
+    """Attend in a given layout, one call per group; ``[N, H, V]``."""
+    batches = zip(*(_lay_out(x, layout) for x in (q_NHK, k_NGK, v_NGV)), layout.key_masks, strict=True)
+    return _take_back([_attend_group(q, k, v, key_mask, options) for q, k, v, key_mask in batches], layout)
+
+
+def on_device(layout: Layout, device: torch.device) -> DeviceLayout:
+    """Copy a layout's indices to a device."""
+
+    def copy(array: NDArray[np.generic] | None) -> torch.Tensor | None:
+        return None if array is None else torch.from_numpy(array).to(device, copy=True)
+
+    with torch.inference_mode(mode=False):  # autograd may save them for a later backward
+        return DeviceLayout(
+            groups=layout.groups,
+            key_masks=tuple(copy(_key_mask(group)) for group in layout.groups),
+            tokens=copy(layout.tokens),
+            slots=copy(layout.slots),
+        )
+
+
+def _key_mask(group: Group) -> NDArray[np.bool_] | None:
+    if not group.is_padded:
+        return None
+    return (np.arange(group.width) < np.array(group.lengths)[:, None])[:, None, None, :]
+
+
+def _device_layout(lengths: tuple[int, ...], q: torch.Tensor) -> DeviceLayout:
+    return _remembered_layout(lengths, q.device, q.shape[1] * q.shape[2])
 
 
 @lru_cache(maxsize=8)
-def _indices(lengths: tuple[int, ...], device: torch.device) -> _Indices:
-    """The layout's indices on a device, copied there once for all layers of a forward and its backward.
+def _remembered_layout(lengths: tuple[int, ...], device: torch.device, channels: int) -> DeviceLayout:
+    """The layout on a device, made once for all layers of a forward and its backward.
 
     A pure function of its value, so remembering it cannot go stale; the tensors are never written to.
     """
-    layout = layout_from_lengths(lengths)
-
-    def on_device(index: NDArray[np.int64]) -> torch.Tensor:
-        return torch.from_numpy(index).to(device, copy=True)
-
-    with torch.inference_mode(mode=False):  # autograd may save them for a later backward
-        groups = tuple(
-            _GroupIndices(
-                rows=group.rows,
-                width=group.width,
-                tokens=on_device(group.tokens),
-                slots=None if group.slots is None else on_device(group.slots),
-                lengths=group.lengths,
-            )
-            for group in layout.groups
-        )
-        return _Indices(groups=groups, back=on_device(layout.back))
+    return on_device(layout_from_lengths(lengths, prices_on(device.type, channels)), device)
 
 
-def _chunks(lengths: tuple[int, ...], chunk: int | None) -> tuple[int, ...]:
-    """Cut each document into its chunks: ``(3, 5)`` in chunks of 4 is ``(3, 4, 1)``."""
-    if chunk is None:
-        return lengths
-    return tuple(min(chunk, length - begin) for length in lengths for begin in range(0, length, chunk))
+def _lay_out(x: torch.Tensor, layout: DeviceLayout) -> list[torch.Tensor]:
+    """``[N, H, K]`` to ``[rows, H, width, K]`` for each group; a document alone in its group costs one view."""
+    if layout.tokens is not None:
+        x = x.index_select(0, layout.tokens)
+    sizes = [group.num_slots for group in layout.groups]
+    pieces = x[None].split(sizes, dim=1) if len(sizes) > 1 else (x[None],)
+    return [
+        (piece if group.rows == 1 else piece[0].unflatten(0, (group.rows, group.width))).transpose(1, 2)
+        for piece, group in zip(pieces, layout.groups, strict=True)
+    ]
 
 
-def _lay_out(x: torch.Tensor, group: _GroupIndices) -> torch.Tensor:
-    """``[N, H, K]`` to the group's ``[rows, H, width, K]``; pad slots are zeros."""
-    real = x.index_select(0, group.tokens)
-    if group.slots is not None:
-        blank = x.new_zeros(group.rows * group.width, *x.shape[1:])
-        real = blank.index_copy(0, group.slots, real)
-    return real.view(group.rows, group.width, *x.shape[1:]).transpose(1, 2)
-
-
-def _take_back(x: torch.Tensor, group: _GroupIndices) -> torch.Tensor:
-    """``[rows, H, width, V]`` to the group's real tokens ``[n, H, V]``, in slot order."""
-    flat = x.transpose(1, 2).reshape(group.rows * group.width, x.shape[1], x.shape[3])
-    return flat if group.slots is None else flat.index_select(0, group.slots)
+def _take_back(parts: list[torch.Tensor], layout: DeviceLayout) -> torch.Tensor:
+    """``[rows, H, width, V]`` of each group to ``[N, H, V]``."""
+    flat = [part.transpose(1, 2) if part.shape[0] == 1 else part.transpose(1, 2).flatten(0, 1)[None] for part in parts]
+    out = (flat[0] if len(flat) == 1 else torch.cat(flat, dim=1))[0]
+    return out if layout.slots is None else out.index_select(0, layout.slots)
 
 
 def _attend_group(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: _GroupIndices, options: AttentionOptions
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, key_mask: torch.Tensor | None, options: AttentionOptions
 ) -> torch.Tensor:
-    if options.window is not None and options.window < group.width:
+    sinks = 0 if options.sinks is None else 1
+    if options.window is not None and options.window < q.shape[2] - sinks:
         return _windowed(q, k, v, options, options.window)
-    mask = None if options.causal or group.slots is None else _key_mask(group, q.device)
-    return _sdpa(q, k, v, options, mask=mask, causal=options.causal)
-
-
-def _key_mask(group: _GroupIndices, device: torch.device) -> torch.Tensor:
-    lengths = torch.tensor(group.lengths, device=device)
-    return (torch.arange(group.width, device=device) < lengths[:, None])[:, None, None, :]
+    return _sdpa(q, k, v, options, mask=None if options.causal else key_mask, causal=options.causal)
 
 
 def _windowed(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions, window: int
 ) -> torch.Tensor:
-    """Blocks of ``window`` queries see the at most ``2 * window - 1`` keys up to their own last token."""
-    width = q.shape[2]
-    blocks = []
-    for begin in range(0, width, window):
-        end = min(begin + window, width)
-        first_key = max(0, begin - window + 1)
-        i = torch.arange(begin, end, device=q.device)[:, None]
-        j = torch.arange(first_key, end, device=q.device)[None, :]
-        mask = (i >= j) & (i - j < window)
-        keys, values = k[:, :, first_key:end], v[:, :, first_key:end]
-        blocks.append(_sdpa(q[:, :, begin:end], keys, values, options, mask=mask, causal=False))
-    return torch.cat(blocks, dim=2)
+    """Cut the queries into blocks of ``window``: a block sees keys of itself and the one before it only.
+
+    Three calls: the first block, which is causal; all other whole blocks as one batch; what is left at the end.
+    A sink is at the start of the document and joins the keys of every block.
+    """
+    sinks = 0 if options.sinks is None else 1
+    blocks, left = divmod(q.shape[2] - sinks, window)
+    first = sinks + window
+    parts = [_sdpa(q[:, :, :first], k[:, :, :first], v[:, :, :first], options, mask=None, causal=True)]
+    if blocks > 1:
+        parts.append(_whole_blocks(q, k, v, options, window))
+    if left:
+        keys, values = (torch.cat([x[:, :, :sinks], x[:, :, 1 - window - left :]], dim=2) for x in (k, v))
+        mask = _band(left, window - 1 + left, window, sinks, q.device)
+        parts.append(_sdpa(q[:, :, -left:], keys, values, options, mask=mask, causal=False))
+    return torch.cat(parts, dim=2)
+
+
+def _whole_blocks(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions, window: int
+) -> torch.Tensor:
+    """All whole blocks but the first, as a batch: ``[rows, H, (blocks - 1) * window, V]``."""
+    sinks = 0 if options.sinks is None else 1
+    blocks = (q.shape[2] - sinks) // window
+
+    def in_blocks(x: torch.Tensor) -> torch.Tensor:  # [rows, blocks, H, window, K]
+        cut: torch.Tensor = x[:, :, sinks : sinks + blocks * window].unflatten(2, (blocks, window))
+        return cut.transpose(1, 2)
+
+    def seen(x: torch.Tensor) -> torch.Tensor:
+        sink = x[:, None, :, :sinks].expand(-1, blocks - 1, -1, -1, -1)
+        cut = in_blocks(x)
+        return torch.cat([sink, cut[:, :-1], cut[:, 1:]], dim=3).flatten(0, 1)
+
+    mask = _band(window, 2 * window, window, sinks, q.device)
+    out = _sdpa(in_blocks(q)[:, 1:].flatten(0, 1), seen(k), seen(v), options, mask=mask, causal=False)
+    by_rows: torch.Tensor = out.unflatten(0, (-1, blocks - 1))
+    return by_rows.transpose(1, 2).flatten(2, 3)
+
+
+def _band(queries: int, keys: int, window: int, sinks: int, device: torch.device) -> torch.Tensor:
+    """``[queries, sinks + keys]``: who sees whom where the last query is the last key, with columns for the sinks.
+
+    Two queries, four keys, window 2, one sink::
+
+        1 . 1 1 .
+        1 . . 1 1
+    """
+    i = torch.arange(queries, device=device)[:, None] + (keys - queries)
+    j = torch.arange(keys, device=device)[None, :]
+    return F.pad((j <= i) & (i - j < window), (sinks, 0), value=True)
 
 
 def _sdpa(
@@ -161,10 +212,9 @@ def _sdpa(
 
 
 def _objection(call: AttentionCall) -> str | None:
-    for name in ("softcap", "sinks"):
-        if getattr(call.options, name) is not None:
-            return f"has no {name}: scaled_dot_product_attention does not know it"
-    return None
+    if call.options.softcap is not None:
+        return "has no softcap: scaled_dot_product_attention does not know it"
+    return scale_objection(call.options)
 
 
 BACKEND = Backend(attend=attend, objection=_objection)
