@@ -46,7 +46,9 @@ class Mixers:
         with frozen(self.trial.model.parameters()):
             for _ in range(_MAX_FAILURES):
                 recording = recorded(self.trial.model, self.trial.packed)
-                if recording.failed and any(self._unpack(module) for module in recording.failed):
+                if any(
+                    self._unpack(module, f"it fails on packed rows: {recording.error}") for module in recording.failed
+                ):
                     continue
                 self._unpack_mixing(recording)
                 return
@@ -67,19 +69,19 @@ class Mixers:
                 return
             tried.add(id(call.module))
             positions = restarts(call, self.alone[id(call.module)], self.num_slots)
-            self._unpack(call.module, exact=True, positions=positions)
+            self._unpack(call.module, "its positions depend on the row", exact=True, positions=positions)
 
     def unpack_whole(self) -> None:
         """Unpack around the outermost module inside the model that takes its tokens: everything runs unpacked."""
         for _, module in self.trial.model.named_modules():
-            if self._unpack(module):
+            if self._unpack(module, "modules in it mix documents and cannot be unpacked one by one"):
                 return
 
     def uncouple_lengths(self) -> None:
         """Run modules that scale positions by the longest document of the row for each length by itself."""
         for call in recorded(self.trial.model, self.trial.packed).calls:
             if is_coupled_by_length(call, self.lengths):
-                self._unpack(call.module, exact=True)
+                self._unpack(call.module, "it scales positions by the longest document of the row", exact=True)
 
     def remove(self) -> None:
         """Give every module back as it was."""
@@ -94,10 +96,14 @@ class Mixers:
             if not mixes(call, self.packed, self.lengths, axes):
                 continue
             inside = self._inside(call.module)
-            if self._unpack(call.module) and mixes(call, self.packed, self.lengths, axes):
+            if self._unpack(call.module, "it carries one document into another") and mixes(
+                call, self.packed, self.lengths, axes
+            ):
                 self._undo(call.module, inside)
 
-    def _unpack(self, module: nn.Module, *, exact: bool = False, positions: dict[Path, int] | None = None) -> bool:
+    def _unpack(
+        self, module: nn.Module, reason: str, *, exact: bool = False, positions: dict[Path, int] | None = None
+    ) -> bool:
         """Unpack around a module, in place of those inside it; says whether that was possible."""
         call = self.alone.get(id(module))
         if call is None or module is self.trial.model or self._covered(module):
@@ -111,6 +117,7 @@ class Mixers:
         unpacked = Unpacked(
             module,
             name=self.names[id(module)],
+            reason=reason,
             original=self.original(module),
             arguments=arguments,
             results=results,

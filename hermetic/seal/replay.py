@@ -44,6 +44,8 @@ class Recording:
     calls: list[Call] = field(default_factory=list)
     failed: list[nn.Module] = field(default_factory=list)
     """The modules that an exception went through, innermost first; empty after a forward that ended."""
+    error: str = ""
+    """What the exception said."""
 
 
 def recorded(model: nn.Module, run: Callable[[], object]) -> Recording:
@@ -66,8 +68,9 @@ def recorded(model: nn.Module, run: Callable[[], object]) -> Recording:
     try:
         with torch.no_grad():
             run()
-    except (HermeticError, *FORWARD_FAILURES):
+    except (HermeticError, *FORWARD_FAILURES) as error:
         recording.failed = open_calls[::-1]
+        recording.error = str(error.__cause__ or error)
     finally:
         for handle in handles:
             handle.remove()
@@ -137,7 +140,9 @@ def _reaches(leaves: list[_Aligned], outputs: list[_Aligned], lengths: Sequence[
         return False
     total = torch.stack([_signed_sum(out, begin, end).double().cpu() for out in outputs]).sum()
     inputs = [leaf.tensor for leaf in leaves]
-    gradients: tuple[torch.Tensor | None, ...] = torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)
+    gradients: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
+        total, inputs, retain_graph=True, allow_unused=True
+    )
     for leaf, gradient in zip(leaves, gradients, strict=True):
         if gradient is None:
             continue

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from hermetic.attention import BACKENDS
+from hermetic.attention import BACKENDS, available_backends
 from hermetic.errors import BackendError, MissingDependencyError, SealError
 from hermetic.seal.channel import Ticket
 from hermetic.seal.checkpointing import stop_carrying
@@ -46,6 +46,8 @@ class SealedModule:
     """The pattern inside a document, of attention through the interface; ``None`` for other modules."""
     window: int | None = None
     chunk: int | None = None
+    reason: str | None = None
+    """Why a module is unpacked: what kept it from going through the interface."""
     padding_share: float = 0.0
     """Pads among the slots that an unpacked module has run on since it was sealed."""
 
@@ -96,10 +98,9 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
 
     Raises:
         SealError: the model mixes tokens in a way that cannot be sealed; it is left as it was.
-        BackendError: there is no such backend.
+        BackendError: there is no such backend, or it cannot run where the model is.
     """
-    if backend not in BACKENDS:
-        raise BackendError(f"backend is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}")
+    _refuse_unusable(backend, model)
     inner = _transformers_models(model)
     if not inner:
         raise SealError(
@@ -165,6 +166,23 @@ def is_sealed(model: nn.Module) -> bool:
     return any(_FITTINGS in vars(module) for module in model.modules())
 
 
+def _refuse_unusable(backend: str, model: nn.Module) -> None:
+    """A backend that cannot run at all where the model is, in its dtype, is refused before anything is touched."""
+    if backend not in BACKENDS:
+        raise BackendError(f"backend is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}")
+    weight = next((p for p in model.parameters() if p.is_floating_point() and not p.is_meta), None)
+    if weight is None:
+        return
+    device = weight.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    status = available_backends(device)[backend]
+    if dtype not in status.backward:
+        raise BackendError(
+            f"backend {backend!r} cannot train a model in {dtype} on {device}: {status.why_not}. Choose another one "
+            "from hermetic.available_backends(); to train in mixed precision, seal under that torch.autocast"
+        )
+
+
 def _refuse_batch_statistics(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001 - the base of all kinds of batch norm
@@ -202,9 +220,13 @@ def _made_watertight(model: nn.Module, fittings: _Fittings) -> Measured:
         mend(mixers)
         _for_all(fittings, "carries", bool(mixers.installed))
         try:
-            return trial.measure()
+            measured = trial.measure()
         except SealError as error:
             refusal = refusal or error
+        else:
+            for unpacked in mixers.installed.values():
+                unpacked.forget_padding()  # that of the trial is nobody's
+            return measured
     assert refusal is not None  # noqa: S101 - the loop returns or refuses
     raise refusal
 
@@ -247,8 +269,10 @@ def _sealed_modules(model: nn.Module, visited: dict[int, Ticket], fittings: _Fit
     for name, module in model.named_modules():
         kind = type(module).__name__
         if id(module) in unpacked:
-            share = unpacked[id(module)].padding_share
-            yield SealedModule(name=name, kind=kind, how="unpack", padding_share=share)
+            found = unpacked[id(module)]
+            yield SealedModule(
+                name=name, kind=kind, how="unpack", reason=found.reason, padding_share=found.padding_share
+            )
         elif id(module) in visited:
             ticket = visited[id(module)]
             yield SealedModule(

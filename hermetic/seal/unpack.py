@@ -41,6 +41,7 @@ class Unpacked:
         module: nn.Module,
         *,
         name: str,
+        reason: str,
         original: str,
         arguments: Axes,
         results: Axes,
@@ -53,6 +54,7 @@ class Unpacked:
         Args:
             module: whose forward it is.
             name: of the module in the model.
+            reason: why it is unpacked, for people.
             original: the attention implementation that the model has without the seal.
             arguments: token axes of its arguments, as a run over one document has shown them.
             results: token axes of its results.
@@ -62,6 +64,7 @@ class Unpacked:
         """
         self.module = module
         self.name = name
+        self.reason = reason
         self.original = original
         self.arguments = arguments
         self.results = results
@@ -69,6 +72,10 @@ class Unpacked:
         self.restarts = restarts
         self.masks = masks
         self.shadowed = vars(module).get("forward")
+        self.forget_padding()
+
+    def forget_padding(self) -> None:
+        """Count from here on."""
         self.tokens = 0
         self.slots = 0
 
