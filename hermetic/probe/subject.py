@@ -15,6 +15,7 @@ from torch import nn
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import ProbeError, UnsupportedError
+from hermetic.seal import is_sealed
 from hermetic.seal.measure import evaluation
 
 Forward = Callable[[PackedBatch], Any]
@@ -180,7 +181,9 @@ def _module_forward(model: nn.Module) -> Forward:
         inputs = batch.model_inputs()
         del inputs["labels"]  # the model's own loss is not what is measured
         if sum(length > 0 for length in batch.boundaries.document_lengths) == 1:  # alone means: not as a packed row
-            inputs = {name: inputs[name] for name in ("input_ids", "position_ids", "use_cache")}
+            # A sealed model counts packed documents from where it starts by itself, which in some is not 0.
+            names = ("input_ids", "use_cache") if is_sealed(model) else ("input_ids", "position_ids", "use_cache")
+            inputs = {name: inputs[name] for name in names}
         return model(**{k: v for k, v in inputs.items() if takes_all or k in parameters})
 
     return forward

@@ -150,13 +150,20 @@ class Unpacked:
     def _laid_back(self, results: list[Any], packed: PackedForward, layout: Layout) -> Any:
         by_path = [tensors_in(result) for result in results]
 
-        def change(path: Path, _tensor: torch.Tensor) -> torch.Tensor | None:
+        def change(path: Path, tensor: torch.Tensor) -> torch.Tensor | None:
             axes = self.results.get(path, ())
+            if not axes and all(found[path] is tensor for found in by_path):
+                return tensor  # handed through, as a parameter that another module is to add
             if len(axes) != 1:
                 return None  # attention weights, router logits: they are of the documents and have no place in a row
             return lay_back([found[path] for found in by_path], axes[0], packed, layout)
 
         return mapped(results[0], change)
+
+
+def is_unpacked(module: nn.Module) -> bool:
+    """Whether this very module runs document by document."""
+    return isinstance(vars(module).get("forward"), Unpacked)
 
 
 def _restarted(positions: torch.Tensor, axis: int, start: int) -> torch.Tensor:
