@@ -59,6 +59,8 @@ class Door:
         """Stand in for the attention implementations in ``settings``; the first is the module's own."""
         self.backend = backend
         self.settings = settings
+        self.routes = True
+        """Attention goes through hermetic's entry. Otherwise the model keeps its own, which it looks up by name."""
         self.position_offset = 0
         """What the model numbers a document's first token with when it is left to itself."""
         self.native = False
@@ -67,14 +69,20 @@ class Door:
         """Modules are unpacked, so layers that checkpointing runs again need the boundaries carried to them."""
 
     @property
-    def name(self) -> str:
+    def name(self) -> str | None:
         """The attention implementation that the module's configuration has while it is sealed."""
-        return entry_name(self.backend, original_of(self.settings[0][1]))
+        own = self.settings[0][1]
+        return entry_name(self.backend, original_of(own)) if self.routes else own
 
     def install(self, config: Any) -> None:
         """Set hermetic's entries in a configuration and in those nested in it, outermost first."""
         for path, original in self.settings:
             _nested(config, path)._attn_implementation = register(self.backend, original_of(original))  # noqa: SLF001 - transformers' only name for this setting
+
+    def leave_attention(self, config: Any) -> None:
+        """Give the configuration its attention back and go on reading boundaries."""
+        self.restore(config)
+        self.routes = False
 
     def restore(self, config: Any) -> None:
         """Set back what ``install`` replaced."""

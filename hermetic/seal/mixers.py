@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from torch import nn
 
-from hermetic.seal.aligned import Path, tensors_in
+from hermetic.seal.aligned import Axes, Path, tensors_in
 from hermetic.seal.channel import PackedForward
 from hermetic.seal.distortion import distorted, is_coupled_by_length, restarts
 from hermetic.seal.measure import frozen
-from hermetic.seal.replay import Recording, axes_of, is_causal, mixes, recorded
+from hermetic.seal.replay import Call, Recording, axes_of, chooses_tokens, is_causal, mixes, recorded
 from hermetic.seal.trial import Trial
 from hermetic.seal.unpack import Unpacked
 
@@ -121,13 +121,17 @@ class Mixers:
             original=self.original(module),
             arguments=arguments,
             results=results,
-            exact=exact or not is_causal(call, arguments, self.num_slots),
+            exact=exact or self._needs_equal_lengths(call, arguments),
             restarts=positions or {},
             masks={path: tensor.dtype for path, tensor in tensors_in(call.arguments).items()},
         )
         unpacked.install()
         self.installed[id(module)] = unpacked
         return True
+
+    def _needs_equal_lengths(self, call: Call, axes: Axes) -> bool:
+        """Whether pads after a document may move what the module computes for it."""
+        return not is_causal(call, axes, self.num_slots) or chooses_tokens(call, axes, self.num_slots)
 
     def _covered(self, module: nn.Module) -> bool:
         """Whether this module, or one around it, is unpacked."""

@@ -109,10 +109,14 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
         )
     unseal(model)
     _refuse_batch_statistics(model)
+    with evaluation(model), torch.no_grad():
+        trial = Trial(model)
+        alone = trial.as_one_document()  # a model that cannot run alone is not blamed for packing
     fittings = _install([module for _, module in inner], backend)
     try:
         with evaluation(model):
-            measured = _made_watertight(model, fittings)
+            _keep_what_one_document_gets(trial, alone, fittings)
+            measured = _made_watertight(trial, fittings)
     except BaseException:
         unseal(model)
         raise
@@ -202,15 +206,29 @@ def _transformers_models(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, module) for name, module in model.named_modules() if isinstance(module, PreTrainedModel)]
 
 
-def _made_watertight(model: nn.Module, fittings: _Fittings) -> Measured:
+def _keep_what_one_document_gets(trial: Trial, alone: torch.Tensor, fittings: _Fittings) -> None:
+    """Leave a model its own attention if it computes something else under another name of it.
+
+    Falcon, and models that choose keys (DeepSeek V3.2), ask for the implementation by name and go another way
+    under any name but PyTorch's.
+    """
+    if trial.is_as(alone):
+        return
+    for owner, door in fittings.doors:
+        door.leave_attention(owner.config)
+    if not trial.is_as(alone):
+        raise SealError(
+            f"{type(trial.model).__name__} gives other logits for one document after it was prepared for sealing than "
+            "before; expected the same. It may keep state between calls: train this model on padded rows"
+        )
+
+
+def _made_watertight(trial: Trial, fittings: _Fittings) -> Measured:
     """Mend what leaks, from what costs nothing to what always works, until the model passes its trial.
 
     The attention interface alone; then the boundaries for kernels of the model's own; then each mixing module
     unpacked; at last the whole model inside its head.
     """
-    trial = Trial(model)
-    with torch.no_grad():
-        trial.as_one_document()  # a model that cannot run alone is not blamed for packing
     _for_all(fittings, "position_offset", trial.position_offset())
     mixers = Mixers(trial, lambda module: _original_around(fittings, module))
     fittings.mixers = mixers.installed

@@ -87,6 +87,18 @@ class Trial:
                 return offset
         return 0
 
+    @torch.no_grad()
+    def is_as(self, before: torch.Tensor) -> bool:
+        """Whether all tokens as one document still give the logits of ``before``, up to rounding."""
+        try:
+            after = self.as_one_document()
+        except SealError:
+            return False
+        if torch.equal(after.isfinite(), before.isfinite()):  # the gradients will tell of what is not finite
+            after, before = after.nan_to_num(), before.nan_to_num()
+        difference = largest_difference(after, before)
+        return difference == 0.0 or difference <= FLOOR_FACTOR * noise_floor(self.as_one_document)
+
     def measure(self) -> Measured:
         """Measure the model as it is now; it has to be in evaluation mode.
 
