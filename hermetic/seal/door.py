@@ -24,8 +24,8 @@ from hermetic.seal.inputs import (
 )
 from hermetic.seal.interface import entry_name, register
 
-_CACHES = ("cache", "past_key_values", "cache_params")
-"""What transformers calls a cache, newest name first."""
+_CACHES = ("cache", "past_key_values", "cache_params", "state", "mems")
+"""What transformers calls a cache, newest name first; RWKV calls it ``state``, XLNet ``mems``."""
 
 _FLASH_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
@@ -104,6 +104,8 @@ class Door:
         if outer is not None and outer.holds(module):
             return None
         self._refuse_replaced(module)
+        if self.carries:
+            carry_boundaries(module)  # of rows of one document too: what is run again has to know that they are
         signature = inspect.signature(module.forward)
         call = _named_arguments(signature, args, kwargs)
         tokens = call.get("inputs_embeds") if call.get("input_ids") is None else call["input_ids"]
@@ -119,8 +121,6 @@ class Door:
             sealed |= accepted(signature, _native_arguments(rows, tokens.device))
         packed = PackedForward(lengths=rows.lengths, num_rows=rows.num_rows, num_slots=rows.num_slots)
         enter(module, packed, argument)
-        if self.carries:
-            carry_boundaries(module)
         return (), sealed
 
     def _refuse_replaced(self, module: nn.Module) -> None:
