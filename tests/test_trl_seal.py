@@ -20,11 +20,17 @@ datasets = pytest.importorskip("datasets", reason="datasets is an optional extra
 SILENT = ("minimax", "opt")
 CRASHING = ("qwen3_5_text", "bamba")
 CONTROL = ("llama",)
+_SLOW = {"minimax", "qwen3_5_text", "bamba"}
 TEXTS = [" ".join(["the cat sat on the mat and"] * count) for count in (1, 2, 3, 1, 4, 2, 1, 3)]
 STEPS = 2
 
 # TRL and PEFT call transformers by names that it deprecates
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+def each_of(*families):
+    marks = {family: [pytest.mark.slow] * (family in _SLOW) for family in families}
+    return pytest.mark.parametrize("family", [pytest.param(family, marks=found) for family, found in marks.items()])
 
 
 def model_of(family):
@@ -108,7 +114,7 @@ def most_that_logits_explain(report, loss):
     return 2 * float(report.equivalence.max()) + tokens * torch.finfo(torch.float32).eps * loss
 
 
-@pytest.mark.parametrize("family", SILENT)
+@each_of(*SILENT)
 def test_as_shipped_it_trains_on_documents_that_reach_each_other_and_says_nothing(family, tmp_path, caplog):
     trainer = trainer_of(model_of(family), tmp_path)
     inputs, documents = first_batch(trainer)
@@ -125,13 +131,13 @@ def test_as_shipped_it_trains_on_documents_that_reach_each_other_and_says_nothin
     assert distance_from_alone(trainer, inputs, documents) > 1e-3
 
 
-@pytest.mark.parametrize("family", CRASHING)
+@each_of(*CRASHING)
 def test_as_shipped_it_stops_where_the_kernels_of_a_hybrid_are_not_installed(family, tmp_path):
     with pytest.raises(ValueError, match="can't keep packed sequences apart"):
         trainer_of(model_of(family), tmp_path).train()
 
 
-@pytest.mark.parametrize("family", SILENT + CRASHING + CONTROL)
+@each_of(*SILENT, *CRASHING, *CONTROL)
 def test_a_sealed_model_trains_and_its_documents_are_alone_in_trls_own_batch(family, tmp_path):
     trainer = trainer_of(hermetic.seal(model_of(family)), tmp_path)
     inputs, documents = first_batch(trainer)
