@@ -1,4 +1,4 @@
-"""Models that look for their attention by name, or choose keys themselves, compute alone what they did before."""
+"""Models that look for attention by name, choose keys, or keep state: alone and packed as they were before the seal."""
 
 import pytest
 import torch
@@ -9,7 +9,9 @@ from hermetic import probe, seal, seal_report, unseal
 from hermetic.atlas import build_tiny
 from hermetic.errors import SealError
 from hermetic.seal.interface import register
+from hermetic.seal.mixers import Mixers
 from hermetic.seal.replay import Call, axes_of, chooses_tokens
+from hermetic.seal.trial import Trial
 
 IDS = torch.randint(3, 128, (1, 13), generator=torch.Generator().manual_seed(3))
 BY_NAME = [("falcon", "sdpa"), ("deepseek_v32", "eager"), ("deepseek_v32", "sdpa")]
@@ -82,3 +84,32 @@ def test_a_parameter_that_a_module_hands_on_is_added_and_trained_in_packed_rows(
     document_ids = torch.tensor([0] * 5 + [1] * 8)
     model(input_ids=IDS, document_ids=document_ids).logits.sum().backward()
     assert float(bias.grad.abs().max()) > 0
+
+
+def scaled_llama():
+    """Rotary frequencies that grow with the longest document seen, from 8 tokens on."""
+    torch.manual_seed(0)
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, max_position_embeddings=8, rope_parameters=rope, **sizes))
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.2)
+    return model.eval()
+
+
+@pytest.mark.parametrize("lengths", [(11, 13, 6, 1), (13, 11, 2), (9, 30, 16, 3)])
+def test_frequencies_that_one_document_leaves_behind_are_not_there_for_the_next(lengths):
+    assert probe(scaled_llama(), lengths=lengths).verdict == "row_length_dependent"
+    model = seal(scaled_llama())
+    assert [module.kind for module in seal_report(model).modules if module.how == "unpack"] == ["LlamaRotaryEmbedding"]
+    assert probe(model, lengths=lengths).verdict == "sealed"
+
+
+def test_a_module_around_one_that_needs_equal_lengths_needs_them_too():
+    model = scaled_llama()
+    mixers = Mixers(Trial(model), lambda _module: "sdpa")
+    mixers.uncouple_lengths()
+    mixers.unpack_whole()
+    assert [(found.name, found.exact) for found in mixers.installed.values()] == [("model", True)]
+    mixers.remove()

@@ -111,7 +111,8 @@ class Mixers:
         results = axes_of(call.output, self.num_slots)
         if not any(len(axes) == 1 for axes in results.values()):
             return False
-        for inner in self._inside(module):
+        inside = self._inside(module)
+        for inner in inside:
             self.installed.pop(id(inner.module)).remove()
         arguments = axes_of(call.arguments, self.num_slots)
         unpacked = Unpacked(
@@ -121,7 +122,7 @@ class Mixers:
             original=self.original(module),
             arguments=arguments,
             results=results,
-            exact=exact or self._needs_equal_lengths(call, arguments),
+            exact=exact or any(inner.exact for inner in inside) or self._needs_equal_lengths(call, arguments),
             restarts=positions or {},
             masks={path: tensor.dtype for path, tensor in tensors_in(call.arguments).items()},
         )

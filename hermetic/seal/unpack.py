@@ -9,7 +9,8 @@ Price: one gather per aligned tensor, one run of the module per group, and at mo
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -71,6 +72,7 @@ class Unpacked:
         self.exact = exact
         self.restarts = restarts
         self.masks = masks
+        self.tables = [one for one in module.modules() if one._buffers and next(one.parameters(), None) is None]  # noqa: SLF001 - with those that are not saved
         self.shadowed = vars(module).get("forward")
         self.forget_padding()
 
@@ -107,7 +109,8 @@ class Unpacked:
         packed = packed_forward()
         if packed is None:
             self._refuse_lost_boundaries()
-            return self.run(*args, **kwargs)
+            with _state_kept(self.tables):
+                return self.run(*args, **kwargs)
         given = dict(enumerate(args)) | kwargs
         device = _device_of(given)
         layout = layout_of(packed, device, exact=self.exact)
@@ -119,7 +122,8 @@ class Unpacked:
                 laid = self._laid_out(given, packed, group)
                 token = UNPACKED.set(group)
                 try:
-                    results.append(self.run(*[laid.pop(i) for i in range(len(args))], **laid))
+                    with _state_kept(self.tables):
+                        results.append(self.run(*[laid.pop(i) for i in range(len(args))], **laid))
                 finally:
                     UNPACKED.reset(token)
         return self._laid_back(results, packed, layout)
@@ -162,6 +166,21 @@ class Unpacked:
             return lay_back([found[path] for found in by_path], axes[0], packed, layout)
 
         return mapped(results[0], change)
+
+
+@contextmanager
+def _state_kept(tables: Sequence[nn.Module]) -> Iterator[None]:
+    """What these modules keep of some documents is not there for the next, packed or alone.
+
+    Rotary embeddings with dynamic scaling keep the frequencies of the longest document that they have seen.
+    """
+    before = [(dict(vars(table)), dict(table._buffers)) for table in tables]  # noqa: SLF001 - public names leave some out
+    try:
+        yield
+    finally:
+        for table, (attributes, buffers) in zip(tables, before, strict=True):
+            vars(table).update(attributes)
+            table._buffers.update(buffers)  # noqa: SLF001 - as above
 
 
 def is_unpacked(module: nn.Module) -> bool:
