@@ -2,9 +2,21 @@
 
 import copy
 import functools
+from collections.abc import Sequence
 
-import torch
-from models import LENGTHS, alone, alone_gradients, calling, packed, packed_gradients, relative_difference, tiny
+import pytest
+from models import (
+    LENGTHS,
+    MORE_UNPACKED,
+    UNPACKED,
+    alone,
+    alone_gradients,
+    calling,
+    packed,
+    packed_gradients,
+    relative_difference,
+    tiny,
+)
 from torch import nn
 
 import hermetic
@@ -19,6 +31,14 @@ def sealed_and_plain(plain: nn.Module) -> tuple[nn.Module, nn.Module]:
 def pair(name: str) -> tuple[nn.Module, nn.Module]:
     """A sealed model and its plain twin, made once; for tests that change neither."""
     return sealed_and_plain(tiny(name))
+
+
+EVERY = (*UNPACKED, "gpt_oss", *MORE_UNPACKED)
+
+
+def families(*quick: str, slow: Sequence[str] = EVERY) -> list:
+    """Names for a test of every family, of which the first few are enough by default."""
+    return [*quick, *(pytest.param(name, marks=pytest.mark.slow) for name in slow if name not in quick)]
 
 
 def names_unpacked(model: nn.Module) -> list[str]:

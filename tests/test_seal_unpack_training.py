@@ -8,7 +8,6 @@ import peft
 import pytest
 import torch
 from models import (
-    MORE_UNPACKED,
     alone,
     alone_gradients,
     calling,
@@ -21,7 +20,15 @@ from models import (
     without_dropout,
 )
 from rank_helpers import on_ranks
-from seal_helpers import assert_isolated, assert_packed_is_alone, layers_of, names_unpacked, pair, sealed_and_plain
+from seal_helpers import (
+    assert_isolated,
+    assert_packed_is_alone,
+    families,
+    layers_of,
+    names_unpacked,
+    pair,
+    sealed_and_plain,
+)
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -34,11 +41,6 @@ from hermetic.seal.channel import open_forward
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True:UserWarning")
 
 KINDS = {"reentrant": True, "non_reentrant": False}
-
-
-def families(*quick, slow):
-    """Names for a test of every family, of which some are enough by default."""
-    return [*quick, *(pytest.param(name, marks=pytest.mark.slow) for name in slow)]
 
 
 BATCHES = packed((9, 4, 7), seed=1), packed((2, 12, 6), seed=2)
@@ -74,11 +76,8 @@ def in_flight(model, batches):
     return gradients_of(model)
 
 
-IN_FLIGHT = families("lfm2", "mamba", "bloom", "gemma2", slow=["qwen3_5", "bamba", "gpt_oss", *MORE_UNPACKED])
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", IN_FLIGHT)
+@pytest.mark.parametrize("name", families("lfm2", "mamba", "bloom", "gemma2"))
 def test_two_micro_batches_in_flight_keep_their_own_boundaries_also_in_another_thread(name, kind):
     model, plain = training(name)
     expected = sum(alone_gradients(plain, batch) for batch in BATCHES)
