@@ -60,6 +60,7 @@ SURFACE = {
         "--no-trust-remote-code",
         "--json",
     },
+    "atlas": {"--sealed", "--no-sealed", "--markdown", "--state", "--json"},
 }
 ARGUMENTS = {
     "demo": [],
@@ -68,6 +69,7 @@ ARGUMENTS = {
     "inspect": ["folder"],
     "probe": ["model"],
     "train": [],
+    "atlas": ["types"],
 }
 
 
