@@ -44,6 +44,9 @@ def packed_attention(
 ) -> torch.Tensor:
     """Attend inside each document of a flat batch.
 
+    Inside of a ``torch.compile`` the call is a graph break: a graph would hold the boundaries of the batch that it
+    was made from, and be made anew for every other.
+
     Args:
         q: ``[T, H, K]`` queries; ``T`` may exceed ``boundaries.num_tokens`` by a padded tail.
         k: ``[T, G, K]`` keys; ``G`` divides ``H`` (grouped-query heads).
@@ -65,6 +68,21 @@ def packed_attention(
         AttentionError: shapes, dtypes or options do not fit each other.
         BackendError: the backend is unknown or lacks what was asked.
     """
+    if torch.compiler.is_compiling():  # only then is the compiler loaded, which takes a second
+        return torch.compiler.disable(packed_attention)(  # type: ignore[no-any-return]
+            q,
+            k,
+            v,
+            boundaries,
+            backend=backend,
+            causal=causal,
+            window=window,
+            chunk=chunk,
+            scale=scale,
+            softcap=softcap,
+            sinks=sinks,
+            dropout=dropout,
+        )
     if backend not in _BACKENDS:
         raise BackendError(f"backend is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}")
     q, k, v = (_as_autocast_has_it(x) for x in (q, k, v))
@@ -84,10 +102,7 @@ def packed_attention(
         dropout=dropout,
     )
     _refuse_what_it_cannot(backend, call_of(q, k, v, options))
-    if not torch.is_autocast_enabled(q.device.type):
-        return _with_tail(_BACKENDS[backend], (q, k, v), boundaries, options)
-    with torch.autocast(q.device.type, enabled=False):  # the cast was made above, once
-        return _with_tail(_BACKENDS[backend], (q, k, v), boundaries, options)
+    return _attend(_BACKENDS[backend], (q, k, v), boundaries, options)
 
 
 def objection_of(name: str, call: AttentionCall) -> str | None:
@@ -109,6 +124,19 @@ def _as_autocast_has_it(x: torch.Tensor) -> torch.Tensor:
     if not torch.is_autocast_enabled(x.device.type) or x.dtype not in {torch.float32, torch.float16, torch.bfloat16}:
         return x
     return x.to(torch.get_autocast_dtype(x.device.type))
+
+
+def _attend(
+    backend: Backend,
+    queries_keys_values: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    boundaries: Boundaries,
+    options: AttentionOptions,
+) -> torch.Tensor:
+    device = queries_keys_values[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return _with_tail(backend, queries_keys_values, boundaries, options)
+    with torch.autocast(device, enabled=False):  # the cast was made by the caller, once
+        return _with_tail(backend, queries_keys_values, boundaries, options)
 
 
 def _with_tail(
