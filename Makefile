@@ -37,10 +37,12 @@ check: $(READY)  ## lint, check the format, check the types
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-bench: $(READY)  ## measure planning, ranks, attention and the probe's noise floor on the CPU
+bench: $(READY)  ## measure planning, ranks, attention, its masks and the probe's noise floor on the CPU
 	$(RUN) benchmarks/plan.py
 	$(RUN) benchmarks/ranks.py
 	$(RUN) benchmarks/attention.py
+	$(RUN) benchmarks/attention_layout.py
+	$(RUN) benchmarks/block_mask.py
 	$(RUN) benchmarks/noise_floor.py
 
 # -W default: a GPU machine brings its own versions of torch and transformers, and their warnings are not ours.
