@@ -1,0 +1,149 @@
+"""Who attends over a flat row in ``benchmarks/attention.py``, and how."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
+
+from hermetic.attention import available_backends, packed_attention
+from hermetic.batch import Boundaries
+
+Lengths = tuple[int, ...]
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contestant:
+    """Someone who attends over a flat row."""
+
+    make: Callable[[Lengths, torch.device], Attend]
+    lacks: Callable[[torch.device, torch.dtype], str | None] = lambda _device, _dtype: None
+    """What it lacks for a step on this device in this dtype."""
+    is_peer: bool = True
+
+
+def contestants(device: torch.device) -> dict[str, Contestant]:
+    """Everyone who may run on this kind of device, hermetic's default first."""
+    backends = ("sdpa",) if device.type == "cpu" else ("sdpa", "flex", "flash", "torch_varlen")
+    everyone = {f"hermetic {backend}": ours(backend) for backend in backends}
+    everyone |= {
+        "padded": Contestant(make=padded_attention),
+        "dense mask": Contestant(make=dense_attention),
+        "leaky causal": Contestant(make=leaky_attention),
+    }
+    if device.type == "cpu":
+        return everyone
+    return everyone | {
+        "flash_attn_varlen_func": Contestant(make=flash_attention, lacks=lack_of("flash_attn")),
+        "compiled flex": Contestant(make=flex_attention),
+        "varlen_attn": Contestant(make=varlen_attention, lacks=lack_of("torch.nn.attention.varlen")),
+    }
+
+
+def ours(backend: str) -> Contestant:
+    """``packed_attention`` with one of its backends."""
+
+    def make(lengths: Lengths, _device: torch.device) -> Attend:
+        boundaries = Boundaries(document_lengths=lengths)
+        return lambda q, k, v: packed_attention(q, k, v, boundaries, backend=backend)
+
+    def lacks(device: torch.device, dtype: torch.dtype) -> str | None:
+        status = available_backends(device)[backend]
+        return None if dtype in status.backward else status.why_not
+
+    return Contestant(make=make, lacks=lacks, is_peer=False)
+
+
+def lack_of(module: str) -> Callable[[torch.device, torch.dtype], str | None]:
+    """Say what a half-precision kernel in this module lacks."""
+
+    def lacks(_device: torch.device, dtype: torch.dtype) -> str | None:
+        if find_spec(module) is None:
+            return "not installed"
+        return None if dtype in {torch.float16, torch.bfloat16} else "half precision only"
+
+    return lacks
+
+
+def dense_attention(lengths: Lengths, device: torch.device) -> Attend:
+    """Attend over the whole row under a block-diagonal mask, keys and values repeated for it as transformers does."""
+    ids = Boundaries(document_lengths=lengths).document_ids.to(device)
+    mask = (ids[:, None] == ids[None, :]).tril()[None, None]
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).transpose(0, 1)[None] for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)[0].transpose(0, 1)
+
+    return attend
+
+
+def leaky_attention(_lengths: Lengths, _device: torch.device) -> Attend:
+    """Attend over the whole row as if it were one document."""
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+
+    return attend
+
+
+def padded_attention(lengths: Lengths, device: torch.device) -> Attend:
+    """Attend in right-padded rows; laying them out and taking them back is timed too, as it is for hermetic."""
+    width = max(lengths)
+    real = (torch.arange(width) < torch.tensor(lengths)[:, None]).flatten().to(device)
+    slots = torch.nonzero(real).squeeze(1)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            x.new_zeros(real.numel(), *x.shape[1:]).index_copy(0, slots, x).unflatten(0, (-1, width)).transpose(1, 2)
+            for x in (q, k, v)
+        )
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out.transpose(1, 2).flatten(0, 1).index_select(0, slots)
+
+    return attend
+
+
+def flash_attention(lengths: Lengths, device: torch.device) -> Attend:
+    """flash-attn 2 as its users call it."""
+    from flash_attn import flash_attn_varlen_func
+
+    edges, longest = edges_of(lengths, device)
+    return lambda q, k, v: flash_attn_varlen_func(q, k, v, edges, edges, longest, longest, causal=True)
+
+
+def varlen_attention(lengths: Lengths, device: torch.device) -> Attend:
+    """PyTorch's variable-length attention as its users call it."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    edges, longest = edges_of(lengths, device)
+    causal: dict[str, Any] = {"window_size": (-1, 0), "enable_gqa": True}
+    return lambda q, k, v: varlen_attn(q, k, v, edges, edges, longest, longest, **causal)
+
+
+def edges_of(lengths: Lengths, device: torch.device) -> tuple[torch.Tensor, int]:
+    """Return cu_seqlens and the longest document."""
+    boundaries = Boundaries(document_lengths=lengths)
+    return boundaries.cu_seqlens.to(device), boundaries.max_seqlen
+
+
+def flex_attention(lengths: Lengths, device: torch.device) -> Attend:
+    """FlexAttention, compiled, with a causal document mask as its users write it."""
+    from torch.nn.attention import flex_attention as flex
+
+    ids = Boundaries(document_lengths=lengths).document_ids.to(device)
+
+    def document(_batch: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return (query >= key) & (ids[query] == ids[key])
+
+    mask = flex.create_block_mask(document, None, None, len(ids), len(ids), device=device)
+    compiled = torch.compile(flex.flex_attention, dynamic=False)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+        return compiled(q, k, v, block_mask=mask, enable_gqa=True)[0].transpose(0, 1)
+
+    return attend
