@@ -39,19 +39,16 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
-from attention_contestants import Attend, Contestant, Lengths, contestants
-from attention_layout import best_seconds, real_workloads
+from attention_contestants import SHAPES, Attend, Contestant, Lengths, contestants
+from attention_layout import MIXED, best_seconds, real_workloads
 from rich.console import Console
 from rich.table import Table
-
-SHAPES = {"cpu": (4, 2, 64), "cuda": (32, 8, 128)}
-"""Query heads, key and value heads, and their width."""
 
 OURS = "hermetic sdpa"
 """From whose outputs the differences are counted."""
 
 LONGEST_CPU_PEER = 12_000  # tokens
-MIXED = tuple(int(20 * 100 ** (i / 24)) for i in range(25))  # 20 to 2,000 tokens, evenly spread in their logarithm
+
 
 WORKLOADS: dict[str, Lengths] = {
     "2k in documents of 300": (300,) * 7,

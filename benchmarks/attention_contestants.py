@@ -8,8 +8,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
 
-from hermetic.attention import available_backends, packed_attention
+from hermetic.attention import packed_attention
+from hermetic.attention.api import objection_of
+from hermetic.attention.backend import call_of
+from hermetic.attention.options import AttentionOptions
 from hermetic.batch import Boundaries
+
+SHAPES = {"cpu": (4, 2, 64), "cuda": (32, 8, 128)}
+"""Query heads, key and value heads, and their width."""
+
+OPTIONS = AttentionOptions(causal=True, window=None, chunk=None, scale=0.125, softcap=None, sinks=None, dropout=0.0)
 
 Lengths = tuple[int, ...]
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -51,8 +59,9 @@ def ours(backend: str) -> Contestant:
         return lambda q, k, v: packed_attention(q, k, v, boundaries, backend=backend)
 
     def lacks(device: torch.device, dtype: torch.dtype) -> str | None:
-        status = available_backends(device)[backend]
-        return None if dtype in status.backward else status.why_not
+        heads, key_heads, width = SHAPES[device.type]
+        q, k = (torch.empty(1, each, width, device=device, dtype=dtype).requires_grad_() for each in (heads, key_heads))
+        return objection_of(backend, call_of(q, k, k, OPTIONS))
 
     return Contestant(make=make, lacks=lacks, is_peer=False)
 

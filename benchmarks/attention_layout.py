@@ -56,11 +56,13 @@ def short_lengths() -> Lengths:
     return tuple(np.random.default_rng(0).integers(5, 41, 400).tolist())
 
 
+MIXED = tuple(int(20 * 100 ** (i / 24)) for i in range(25))  # 20 to 2,000 tokens, evenly spread in their logarithm
+
 WORKLOADS: dict[str, Lengths] = {
     "28 of 300": (300,) * 28,
     "420 of 20": (20,) * 420,
     "400 of 5 to 40": short_lengths(),
-    "25 of 20 to 2000": tuple(int(20 * 100 ** (i / 24)) for i in range(25)),
+    "25 of 20 to 2000": MIXED,
     "20 and 380 in turn": (20, 380) * 21,
     "one of 6000, 120 of 20": (6_000, *(20,) * 120),
 }

@@ -117,3 +117,21 @@ def test_the_same_measurement_screams_for_a_dense_mask():
     assert max(small) > 10 * most_bytes_per_token(SAME) * 4_096
     assert max(large) >= 4 * max(small)
     assert sum(large) > 3.5 * sum(small)
+
+
+@pytest.mark.gpu
+@every_option
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_cuda_no_kernel_makes_the_scores_of_a_document(dtype, options):
+    boundaries = Boundaries.from_lengths([8_192, 7_000])
+    options = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    q, k, v = (
+        torch.randn(15_192, each, WIDTH, device="cuda", dtype=dtype, requires_grad=True)
+        for each in (HEADS, KEY_HEADS, KEY_HEADS)
+    )
+    packed_attention(q, k, v, boundaries, **options).sum().backward()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    packed_attention(q, k, v, boundaries, **options).sum().backward()
+
+    assert torch.cuda.max_memory_allocated() - before < 8_192**2  # half of one head's scores in bfloat16

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hermetic.attention import packed_attention
+from hermetic.attention import packed_attention, sdpa
 from hermetic.attention.layout import Prices, layout_from_lengths
 from hermetic.attention.reference import visible
 from hermetic.attention.sdpa import attend_in, on_device
@@ -167,6 +167,27 @@ def test_every_layout_gives_the_reference_forward_and_backward(p, prices):
 
     for name, x, y in zip(NAMES[:4], (out, q.grad, k.grad, v.grad), exact.solve("reference"), strict=True):
         assert torch.allclose(x, y, rtol=0.0, atol=1e-12), name
+
+
+@settings(max_examples=60)
+@given(p=problems(), seed=st.integers(0, 999))
+def test_keys_that_are_repeated_for_all_heads_give_the_reference(p, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sdpa, "_kernel_takes_groups", lambda _q, _mask: False)
+        found = solve(p, sinks_of(p, seed), "sdpa")
+
+    for name, x, y in zip(NAMES, found, solve(p, sinks_of(p, seed), "reference"), strict=True):
+        assert torch.allclose(x, y, rtol=0.0, atol=1e-12), name
+
+
+def test_on_accelerators_widths_are_multiples_of_8_and_groups_are_left_to_the_one_kernel_that_knows_them():
+    q, v = (torch.empty(1, 4, 3, width, device="meta", dtype=torch.bfloat16) for width in (66, 64))
+    mask = torch.empty(3, 3, device="meta", dtype=torch.bool)
+
+    assert (sdpa._width(q, v), sdpa._width(v, v)) == (72, 64)
+    assert sdpa._kernel_takes_groups(q, None)
+    assert not sdpa._kernel_takes_groups(q, mask)
+    assert not sdpa._kernel_takes_groups(q.float(), None)
 
 
 class Operations(TorchDispatchMode):
