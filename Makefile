@@ -45,10 +45,8 @@ bench: $(READY)  ## measure planning, ranks, attention, its masks and the probe'
 	$(RUN) benchmarks/block_mask.py
 	$(RUN) benchmarks/noise_floor.py
 
-# -W default: a GPU machine brings its own versions of torch and transformers, and their warnings are not ours.
-gpu: $(READY)  ## run the GPU tests and the attention benchmark; fails without a CUDA device
-	$(RUN) -m pytest -m gpu -W default
-	$(RUN) benchmarks/attention.py --device cuda
+gpu: $(READY)  ## run the GPU tests and the attention benchmark, write gpu-results.json; fails without a CUDA device
+	$(RUN) benchmarks/gpu.py
 
 docs: $(READY)  ## build the documentation into site/
 	$(RUN) -m mkdocs build --strict --quiet

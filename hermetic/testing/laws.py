@@ -61,6 +61,11 @@ class Trial:
         """How far roundings alone move each result."""
         return floors(self.problem, self.dtype, self.device)
 
+    def allowed(self, name: str) -> float:
+        """How far a result may be off. In float64 the definition is rounded as well, so its own floor comes on top."""
+        factor = ALLOWED_OUTPUT if name == "output" else ALLOWED_GRADIENT
+        return (factor + (self.dtype == torch.float64)) * self.floor[name]
+
     def attend(self, x: Tensors) -> torch.Tensor:
         """One call of the backend."""
         options = self.problem.case.options(x.get("sinks"))
@@ -117,7 +122,7 @@ def values(trial: Trial) -> list[Finding]:
     """Output against the float64 definition."""
     case, exact = trial.problem.case, trial.problem.exact["output"]
     found = error(trial.forward(trial.inputs), exact, case.num_tokens)
-    return [Finding(what="error of output", found=found, allowed=ALLOWED_OUTPUT * trial.floor["output"])]
+    return [Finding(what="error of output", found=found, allowed=trial.allowed("output"))]
 
 
 def gradients(trial: Trial) -> list[Finding]:
@@ -129,9 +134,8 @@ def gradients(trial: Trial) -> list[Finding]:
         if name not in found:
             findings.append(Finding(what=f"{name} that is missing", found=1.0, allowed=0.0))
             continue
-        factor = ALLOWED_OUTPUT if name == "output" else ALLOWED_GRADIENT
         off = error(found[name], exact, trial.problem.case.num_tokens)
-        findings.append(Finding(what=f"error of {name}", found=off, allowed=factor * trial.floor[name]))
+        findings.append(Finding(what=f"error of {name}", found=off, allowed=trial.allowed(name)))
     return findings
 
 
