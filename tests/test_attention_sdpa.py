@@ -110,10 +110,11 @@ def test_the_comparisons_above_see_a_sink_that_is_off_by_a_thousandth(options):
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 2}, {"chunk": 3}, {"causal": False}], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_sinks_that_nobody_would_look_at_are_no_sinks(dtype, options):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("logit", [-1e4, -torch.inf])
+def test_sinks_that_nobody_would_look_at_are_no_sinks(dtype, options, logit):
     p = problem((6, 0, 5, 6), tail=2, **options)
-    *found, gradient = solve(p, torch.full((2,), -1e4, dtype=torch.float64), "sdpa", dtype)
+    *found, gradient = solve(p, torch.full((2,), logit, dtype=torch.float64), "sdpa", dtype)
 
     assert_within(found, p.solve("reference"), rounding_bounds(p, dtype))
     assert not gradient.any()
