@@ -13,7 +13,7 @@ Price: where documents are brought together, one copy of q, k, v and the output 
 window binds, k and v twice and masks of ``[window, 2 * window]``; with sinks, what ``sinks`` says.
 On accelerators keys and values are repeated for all query heads where there is a mask or float32.
 Where PyTorch has no fused kernel (dropout on the CPU) it makes ``[L, L]`` scores for a document of ``L`` tokens.
-Does not do: soft cap, which PyTorch's function does not know (use ``reference``).
+Does not do: soft cap, which PyTorch's function does not know (use ``reference``); scales that are not positive.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
 from numpy.typing import NDArray
 
-from hermetic.attention.backend import AttentionCall, Backend
+from hermetic.attention.backend import AttentionCall, Backend, scale_objection
 from hermetic.attention.edges import chunks
 from hermetic.attention.layout import Group, Layout, layout_from_lengths, prices_on
 from hermetic.attention.options import AttentionOptions
-from hermetic.attention.sinks import scale_objection, with_sink_tokens, without_sink_tokens
+from hermetic.attention.sinks import scale_objection as sink_scale_objection
+from hermetic.attention.sinks import with_sink_tokens, without_sink_tokens
 
 
 def attend(
@@ -231,7 +232,7 @@ def _kernel_takes_groups(q: torch.Tensor, mask: torch.Tensor | None) -> bool:
 def _objection(call: AttentionCall) -> str | None:
     if call.options.softcap is not None:
         return "has no softcap: scaled_dot_product_attention does not know it"
-    return scale_objection(call.options)
+    return scale_objection(call.options) or sink_scale_objection(call.options)
 
 
 BACKEND = Backend(attend=attend, objection=_objection)
