@@ -38,8 +38,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
-from attention_contestants import SHAPES, Attend, Contestant, Lengths, contestants
+from attention_contestants import SHAPES, Attend, Contestant, Lengths, causal_kernel, contestants
 from attention_layout import MIXED, best_seconds, real_workloads
 from rich.console import Console
 from rich.table import Table
@@ -174,8 +173,7 @@ def floor_step(lengths: Lengths, device: torch.device, dtype: torch.dtype) -> Ca
         x.detach().unflatten(0, (rows, width)).transpose(1, 2).requires_grad_()
         for x in random_inputs(rows * width, device, dtype)
     )
-    kernel = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=True)
-    return partial(forward_and_backward, kernel, (q, k, v))
+    return partial(forward_and_backward, causal_kernel, (q, k, v))
 
 
 def random_inputs(tokens: int, device: torch.device, dtype: torch.dtype) -> Inputs:

@@ -89,12 +89,23 @@ def dense_attention(lengths: Lengths, device: torch.device) -> Attend:
     return attend
 
 
+def causal_kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """PyTorch's fused kernel over ``[rows, H, width, K]``.
+
+    On CUDA the one for float32 does not know that heads share keys; ``enable_gqa`` would make all scores there.
+    """
+    shared = q.device.type == "cpu" or q.dtype != torch.float32
+    if not shared:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
+
+
 def leaky_attention(_lengths: Lengths, _device: torch.device) -> Attend:
     """Attend over the whole row as if it were one document."""
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+        return causal_kernel(q, k, v)[0].transpose(0, 1)
 
     return attend
 
@@ -110,7 +121,7 @@ def padded_attention(lengths: Lengths, device: torch.device) -> Attend:
             x.new_zeros(real.numel(), *x.shape[1:]).index_copy(0, slots, x).unflatten(0, (-1, width)).transpose(1, 2)
             for x in (q, k, v)
         )
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        out = causal_kernel(q, k, v)
         return out.transpose(1, 2).flatten(0, 1).index_select(0, slots)
 
     return attend
@@ -149,10 +160,12 @@ def flex_attention(lengths: Lengths, device: torch.device) -> Attend:
         return (query >= key) & (ids[query] == ids[key])
 
     mask = flex.create_block_mask(document, None, None, len(ids), len(ids), device=device)
-    compiled = torch.compile(flex.flex_attention, dynamic=False)
+    compiled = torch.compile(flex.flex_attention, dynamic=False, fullgraph=True)
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        return compiled(q, k, v, block_mask=mask, enable_gqa=True)[0].transpose(0, 1)
+        # All compilations of one function count together, and beyond 8 it would run uncompiled, with all scores.
+        with torch._dynamo.config.patch(recompile_limit=256):  # noqa: SLF001 - the documented way to set it
+            return compiled(q, k, v, block_mask=mask, enable_gqa=True)[0].transpose(0, 1)
 
     return attend
