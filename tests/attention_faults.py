@@ -96,6 +96,15 @@ def heads_interleaved(q, k, v, boundaries, **options):
     return reference(q, k.repeat(1, groups, 1), v.repeat(1, groups, 1), boundaries, **options)
 
 
+def reads_memory_in_order(q, k, v, boundaries, **options):
+    """What a kernel does that is given a pointer and no strides."""
+
+    def in_order(x):
+        return torch.as_strided(x, x.shape, torch.empty(x.shape).stride()) if x.numel() else x
+
+    return reference(*map(in_order, (q, k, v)), boundaries, **options)
+
+
 def sinks_shared(q, k, v, boundaries, *, sinks, **options):
     return reference(q, k, v, boundaries, sinks=None if sinks is None else sinks.mean().expand(q.shape[1]), **options)
 
@@ -223,6 +232,7 @@ FAULTS = {
     "chunk ignored": (without("chunk"), SIGHT, CHUNKED),
     "chunk from the row's start": (chunks_from_the_start_of_the_row, SIGHT, CHUNKED),
     "heads interleaved": (heads_interleaved, SOLUTION, {"grouped heads"}),
+    "memory in order": (reads_memory_in_order, {"strides"}, WITH_TOKENS),
     "softcap ignored": (without("softcap"), SOLUTION, CAPPED),
     "sinks ignored": (without("sinks"), SOLUTION, WITH_SINKS),
     "sinks shared by heads": (sinks_shared, SOLUTION, WITH_SINKS),

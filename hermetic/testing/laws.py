@@ -125,6 +125,15 @@ def values(trial: Trial) -> list[Finding]:
     return [Finding(what="error of output", found=found, allowed=trial.allowed("output"))]
 
 
+def strides(trial: Trial) -> list[Finding]:
+    """Output of the same numbers laid out in memory head by head, as models that transpose have them."""
+    transposed = dict(trial.inputs)
+    for name in ("q", "k", "v"):
+        transposed[name] = trial.inputs[name].transpose(0, 1).contiguous().transpose(0, 1)
+    found = error(trial.forward(transposed), trial.problem.exact["output"], trial.problem.case.num_tokens)
+    return [Finding(what="error of output", found=found, allowed=trial.allowed("output"))]
+
+
 def gradients(trial: Trial) -> list[Finding]:
     """Output under autograd, and each gradient, against the float64 definition."""
     given = leaves_of(trial.inputs)
@@ -224,6 +233,13 @@ LAWS = (
         statement="The output is what the float64 definition says, within the roundings of the dtype.",
         way_out="compare with hermetic.packed_attention(backend='reference') on this very problem",
         measure=values,
+    ),
+    Law(
+        name="strides",
+        statement="Queries, keys and values may lie in memory head by head.",
+        way_out="read the tensors by their strides, or make them contiguous first",
+        measure=strides,
+        needs=("contract", "values"),
     ),
     Law(
         name="swap",
