@@ -40,7 +40,7 @@ _log = Console(stderr=True)
 Capacity = Annotated[int, typer.Option(help="Tokens per row.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 OnOverflow = Annotated[str, typer.Option(help="What to do with longer documents: error, truncate, split or drop.")]
-Backend = Annotated[str, typer.Option(help="Attention backend of the seal: sdpa or reference.")]
+Backend = Annotated[str, typer.Option(help="Attention of the seal: reference, sdpa, flex, flash or torch_varlen.")]
 TrustRemoteCode = Annotated[bool, typer.Option(help="Let model and tokenizer run code that they bring along.")]
 
 
