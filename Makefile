@@ -37,12 +37,13 @@ check: $(READY)  ## lint, check the format, check the types
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-bench: $(READY)  ## measure planning, ranks, attention, its masks and the probe's noise floor on the CPU
+bench: $(READY)  ## measure planning, ranks, attention, its masks, the seal and the probe's noise floor on the CPU
 	$(RUN) benchmarks/plan.py
 	$(RUN) benchmarks/ranks.py
 	$(RUN) benchmarks/attention.py
 	$(RUN) benchmarks/attention_layout.py
 	$(RUN) benchmarks/block_mask.py
+	$(RUN) benchmarks/seal.py
 	$(RUN) benchmarks/noise_floor.py
 
 gpu: $(READY)  ## run the GPU tests and the attention benchmark, write gpu-results.json; fails without a CUDA device
