@@ -82,7 +82,10 @@ class Trial:
         default = self.as_one_document()
         positions = torch.arange(len(self.ids), device=self.ids.device)
         for offset in _OFFSETS:
-            given = _forward(self.model, self.ids, None, position_ids=(positions + offset)[None])
+            try:
+                given = _forward(self.model, self.ids, None, position_ids=(positions + offset)[None])
+            except SealError:
+                continue  # it takes no positions as everybody counts them
             if largest_difference(default, given) <= float(default.abs().max()) * torch.finfo(default.dtype).eps ** 0.5:
                 return offset
         return 0
