@@ -26,7 +26,7 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("name", ["llama", *families(slow=("lfm2", "qwen3_5", "mamba", "bloom", "gemma2", "mpt"))])
+@pytest.mark.parametrize("name", ["llama", *families(slow=("lfm2", "qwen3_5", "mamba", "gemma2", "mpt"))])
 def test_a_compiled_sealed_model_computes_each_document_alone_in_batches_with_other_boundaries(name):
     model = hermetic.seal(tiny(name).eval())
     compiled = torch.compile(model, backend="aot_eager")
@@ -43,7 +43,8 @@ def test_a_compiled_sealed_model_computes_each_document_alone_in_batches_with_ot
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lfm2", "mamba", "bloom"])
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # Dynamo asks
+@pytest.mark.parametrize("name", ["lfm2", "mamba", "gemma2"])
 def test_a_compiled_unpacked_model_trains_on_what_each_document_alone_gives(name):
     plain = without_dropout(tiny(name)).train()
     compiled = torch.compile(hermetic.seal(copy.deepcopy(plain)), backend="aot_eager")
