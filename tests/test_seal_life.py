@@ -17,6 +17,7 @@ from hermetic.errors import SealError
 from hermetic.seal import is_sealed
 from hermetic.seal.aligned import UNPACKED
 from hermetic.seal.channel import Ticket, open_forward
+from hermetic.seal.checkpointing import Carrying
 
 
 def assert_sealed(model):
@@ -84,6 +85,24 @@ def test_unsealing_restores_configuration_hooks_and_every_bit_of_the_output(name
             assert module.config._attn_implementation == other.config._attn_implementation
     assert list(model._forward_pre_hooks) == [own_hook.id]
     assert_same_logits(model, before)
+
+
+def test_unsealing_gives_back_the_very_forward_and_the_very_checkpointing_that_were_there_before():
+    model = tiny("lfm2").train()
+    model.gradient_checkpointing_enable()
+    own = model.model.layers[0].conv.forward
+    conv = model.model.layers[0].conv
+    conv.forward = own  # as libraries that move weights about set it
+    checkpointing = [layer._gradient_checkpointing_func for layer in model.model.layers]
+    hermetic.seal(model)
+    packed_gradients(model, packed())
+    assert vars(conv)["forward"] is not own
+    assert all(isinstance(layer._gradient_checkpointing_func, Carrying) for layer in model.model.layers)
+    hermetic.unseal(model)
+
+    assert vars(conv)["forward"] is own
+    found = [layer._gradient_checkpointing_func for layer in model.model.layers]
+    assert all(one is other for one, other in zip(found, checkpointing, strict=True))
 
 
 def test_unsealing_an_unsealed_model_leaves_it_alone():

@@ -185,3 +185,22 @@ def test_a_module_that_another_hook_mixes_after_it_is_unpacked_from_the_outside(
 
     assert names_unpacked(sealed) == ["model"]
     assert_packed_is_alone(sealed, plain)
+
+
+def test_positions_that_count_through_the_row_are_computed_for_each_document():
+    plain = tiny("llama")
+    ramp = torch.linspace(-1.0, 1.0, 128)[:, None]
+    plain.model.embed_tokens.register_forward_hook(lambda _module, _args, out: out + ramp[: out.shape[1]])
+    sealed, plain = sealed_and_plain(plain)
+
+    assert names_unpacked(sealed) == ["model"]
+    assert_packed_is_alone(sealed, plain)
+
+
+def test_what_a_batch_leaves_behind_in_inference_mode_can_be_trained_on():
+    sealed, plain = pair("lfm2")
+    batch = packed((8, 3, 6))
+    with torch.inference_mode():
+        calling(sealed, "document_ids")(batch)
+
+    assert_packed_is_alone(sealed, plain, batch=batch)

@@ -85,6 +85,18 @@ def test_two_micro_batches_in_flight_keep_their_own_boundaries_also_in_another_t
     assert relative_difference(in_flight(checkpointed(model, kind), BATCHES), expected) <= 1e-4
 
 
+def test_checkpointing_may_be_turned_on_before_sealing_and_off_and_on_again_in_another_kind():
+    model, plain = training("lfm2")
+    hermetic.unseal(model)
+    hermetic.seal(checkpointed(model, "reentrant")).train()
+    expected = sum(alone_gradients(plain, batch) for batch in BATCHES)
+
+    assert relative_difference(in_flight(model, BATCHES), expected) <= 1e-4
+    model.gradient_checkpointing_disable()
+    assert relative_difference(in_flight(model, BATCHES), expected) <= 1e-4
+    assert relative_difference(in_flight(checkpointed(model, "non_reentrant"), BATCHES), expected) <= 1e-4
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["lfm2", "bloom"])
 def test_a_checkpointed_model_may_start_with_rows_of_one_document(name, kind):
