@@ -23,7 +23,7 @@ REFUSED = {
     "musicgen": "has no torch.nn.Embedding as its input embedding",  # one for each codebook
     "musicgen_melody": "has no torch.nn.Embedding as its input embedding",
     "prophetnet": "ProphetNetNgramSelfAttention.* carries one document into another",
-    "reformer": "its forward failed on token ids alone",
+    "reformer": "its forward failed on packed rows",
 }
 NOT_CAUSAL = {"xlm": "HM105", "xlnet": "HM105"}
 """Sealed, and by their nature they see later tokens of a document."""

@@ -139,7 +139,7 @@ REFUSED = {
     ),
     "reformer": (
         of_type("reformer"),
-        "ReformerModelWithLMHead cannot be sealed: its forward failed on token ids",
+        "ReformerModelWithLMHead cannot be sealed: its forward failed on packed rows",
     ),
 }
 
