@@ -105,6 +105,34 @@ def test_unsealing_gives_back_the_very_forward_and_the_very_checkpointing_that_w
     assert all(one is other for one, other in zip(found, checkpointing, strict=True))
 
 
+@pytest.mark.parametrize("name", ["llama", "lfm2"])
+def test_a_part_of_a_sealed_model_is_not_sealed_again_and_the_whole_is_still_undone_exactly(name):
+    model = hermetic.seal(tiny(name))
+    with pytest.raises(SealError, match=r"is part of a model that is sealed already; .* call hermetic.unseal on that"):
+        hermetic.seal(model.base_model)
+
+    assert_sealed(model)
+    hermetic.unseal(model)
+    assert model.config._attn_implementation == "sdpa"
+    assert_sealed(hermetic.seal(model))
+    hermetic.unseal(model)
+    hermetic.seal(hermetic.seal(model.base_model))  # a seal of its own is replaced
+    assert_sealed(hermetic.seal(model))  # and so are those inside
+
+
+@pytest.mark.parametrize("name", ["llama", "lfm2"])
+def test_sealing_under_inference_mode_is_sealing(name):
+    model = tiny(name)
+    with torch.inference_mode():
+        hermetic.seal(model)
+    assert_sealed(model)
+    calling(model, "document_ids")(packed()).sum().backward()
+    with torch.inference_mode():
+        without_gradients = copy.deepcopy(model)
+    with pytest.raises(SealError, match=r"weights that were made under torch.inference_mode\(\)"):
+        hermetic.seal(without_gradients)
+
+
 def test_unsealing_an_unsealed_model_leaves_it_alone():
     model = tiny("llama")
 

@@ -108,7 +108,7 @@ def test_frequencies_that_one_document_leaves_behind_are_not_there_for_the_next(
 
 def test_a_module_around_one_that_needs_equal_lengths_needs_them_too():
     model = scaled_llama()
-    mixers = Mixers(Trial(model), lambda _module: "sdpa")
+    mixers = Mixers(Trial(model), model, lambda _module: "sdpa")
     mixers.uncouple_lengths()
     mixers.unpack_whole()
     assert [(found.name, found.exact) for found in mixers.installed.values()] == [("model", True)]

@@ -73,7 +73,7 @@ def test_the_report_names_the_modules_that_are_unpacked_and_only_token_mixers_ar
     assert [(module.name, module.how) for module in report.modules] == modules
     assert not report.native
     assert report.leak == 0.0
-    assert report.equivalence <= 10 * report.noise_floor < 1e-4
+    assert report.equivalence <= 10 * report.noise_floor < 1e-3
 
 
 @pytest.mark.parametrize(("name", "reason"), WHY.items())
@@ -176,6 +176,53 @@ def test_a_caller_of_an_unpacked_model_may_pass_embeddings(name):
     embedded = sealed(inputs_embeds=sealed.get_input_embeddings()(row), document_ids=ids).logits
 
     assert torch.equal(embedded[0], calling(sealed, "document_ids")(batch))
+
+
+WHOLE = ("qwen2_moe", "mpt", "bigbird_pegasus")
+"""Types of which everything inside the head is unpacked."""
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_embeddings_as_wide_as_the_row_is_long_are_not_mistaken_for_a_mask(name):
+    sealed, plain = pair(name)
+    width = plain.get_input_embeddings().embedding_dim
+    for rows in ([[width // 2] * 2], [[2], [1, 1]]):
+        ids = rows_of_ids(rows)
+        tokens = torch.arange(3, 3 + ids.numel()).view(ids.shape)
+        with torch.no_grad():
+            found = sealed(inputs_embeds=sealed.get_input_embeddings()(tokens), document_ids=ids).logits
+            expected = sealed(input_ids=tokens, document_ids=ids).logits
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("lengths", [(6, 6), (7, 5, 2)])  # one group of documents, and several
+@pytest.mark.parametrize("return_dict", [True, False])
+def test_hidden_states_of_an_unpacked_model_are_those_of_each_document_alone(name, lengths, return_dict):
+    sealed, plain = pair(name)
+    batch = packed(lengths)
+    with torch.no_grad():
+        call = {"output_hidden_states": True, "return_dict": return_dict}
+        outputs = sealed(**batch.model_inputs(), **call)
+        alone_ = [
+            plain(input_ids=ids[None], use_cache=False, output_hidden_states=True)
+            for ids in batch.unpack(batch.input_ids)
+        ]
+    found = outputs.hidden_states if return_dict else outputs[-1]
+
+    assert len(found) == len(alone_[0].hidden_states) > 1
+    for layer, states in enumerate(found):
+        for one, other in zip(batch.unpack(states[0]), alone_, strict=True):
+            expected = other.hidden_states[layer][0]
+            assert float((one - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("name", ["bart", "bigbird_pegasus"])
+def test_positions_that_all_documents_of_one_length_share_are_given_to_each(name):
+    sealed, plain = pair(name)
+    for rows in ([[6, 6]], [[5, 2, 5], [12], [6, 6]]):
+        assert_rows_are_alone(sealed, plain, rows)
+    assert hermetic.probe(sealed, lengths=(5, 5, 3, 5)).verdict == "sealed"
 
 
 def test_a_module_that_another_hook_mixes_after_it_is_unpacked_from_the_outside():

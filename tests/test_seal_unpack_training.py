@@ -227,6 +227,25 @@ def test_lora_may_come_before_or_after_sealing(name):
     assert_packed_is_alone(hermetic.seal(copy.deepcopy(before)), twin)
 
 
+@pytest.mark.parametrize("lengths", [(6, 6), (7, 5), (9, 3)])
+def test_a_model_in_lora_of_which_everything_is_unpacked_has_the_loss_of_its_documents(lengths):
+    torch.manual_seed(1)
+    plain = peft.get_peft_model(
+        tiny("glm_moe_dsa"), peft.LoraConfig(r=2, target_modules=["q_a_proj"], init_lora_weights=False)
+    ).eval()
+    sealed = hermetic.seal(copy.deepcopy(plain))
+    batch = packed(lengths)
+    losses = [
+        token_loss(logits[None], ids[None])
+        for logits, ids in zip(alone(plain, batch), batch.unpack(batch.input_ids), strict=True)
+    ]
+    expected = sum(losses) / sum(length - 1 for length in lengths)
+
+    assert names_unpacked(sealed) == ["base_model.model.model"], "its head and its labels stay in the row"
+    found = sealed(**batch.model_inputs()).loss.detach()
+    assert abs(float(found) - float(expected)) <= 1e-5 * float(expected)
+
+
 @pytest.mark.parametrize("name", families("lfm2", slow=("mamba", "bloom", "qwen3_5", "gpt_oss")))
 def test_autocast_and_a_model_in_bfloat16_keep_documents_apart(name):
     sealed, plain = pair(name)

@@ -30,10 +30,18 @@ _MAX_FAILURES = 1000
 class Mixers:
     """The search over one model; ``installed`` are the modules that are unpacked so far."""
 
-    def __init__(self, trial: Trial, original: Callable[[nn.Module], str]) -> None:
-        """Search the model of ``trial``; ``original`` is the attention implementation of a module before the seal."""
+    def __init__(self, trial: Trial, door: nn.Module, original: Callable[[nn.Module], str]) -> None:
+        """Search the model of ``trial``.
+
+        Args:
+            trial: of the model that is sealed, which may be a wrapper.
+            door: the outermost transformers model in it. Boundaries are known inside of it only, and labels are
+                its arguments, so neither it nor what is around it can be unpacked.
+            original: the attention implementation of a module before the seal.
+        """
         self.trial = trial
         self.original = original
+        self.outside = [one for one in trial.model.modules() if any(inner is door for inner in one.modules())]
         self.lengths = trial.lengths
         self.num_slots = sum(trial.lengths)
         self.packed = PackedForward(lengths=trial.lengths, num_rows=1, num_slots=self.num_slots)
@@ -106,7 +114,7 @@ class Mixers:
     ) -> bool:
         """Unpack around a module, in place of those inside it; says whether that was possible."""
         call = self.alone.get(id(module))
-        if call is None or module is self.trial.model or self._covered(module):
+        if call is None or any(module is one for one in self.outside) or self._covered(module):
             return False
         results = axes_of(call.output, self.num_slots)
         if not any(len(axes) == 1 for axes in results.values()):

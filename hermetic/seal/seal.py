@@ -81,6 +81,7 @@ class _Fittings:
     report: SealReport | None = None
 
 
+@torch.inference_mode(mode=False)  # the trial takes gradients
 def seal(model: Model, *, backend: str = "sdpa") -> Model:
     """Make a transformers model watertight against packing; returns the same object.
 
@@ -97,7 +98,8 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
         backend: the attention backend of packed rows, one of ``hermetic.attention.BACKENDS``.
 
     Raises:
-        SealError: the model mixes tokens in a way that cannot be sealed; it is left as it was.
+        SealError: the model mixes tokens in a way that cannot be sealed, or is part of a model that is sealed; it is
+            left as it was.
         BackendError: there is no such backend, or it cannot run where the model is.
     """
     _refuse_unusable(backend, model)
@@ -108,6 +110,7 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
             "one. In other models call hermetic.packed_attention in the attention layers"
         )
     unseal(model)
+    _refuse_part_of_a_sealed_model(model)
     _refuse_batch_statistics(model)
     with evaluation(model), torch.no_grad():
         trial = Trial(model)
@@ -187,6 +190,16 @@ def _refuse_unusable(backend: str, model: nn.Module) -> None:
         )
 
 
+def _refuse_part_of_a_sealed_model(model: nn.Module) -> None:
+    """Two seals over one configuration cannot both be undone."""
+    for name, module in model.named_modules():
+        if any(isinstance(hook, Door) for hook in module._forward_pre_hooks.values()):  # noqa: SLF001 - hooks have no public list
+            raise SealError(
+                f"{name or 'the model'} ({type(module).__name__}) is part of a model that is sealed already; use it as "
+                "it is, or call hermetic.unseal on that whole model first"
+            )
+
+
 def _refuse_batch_statistics(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001 - the base of all kinds of batch norm
@@ -230,7 +243,7 @@ def _made_watertight(trial: Trial, fittings: _Fittings) -> Measured:
     unpacked; at last the whole model inside its head.
     """
     _for_all(fittings, "position_offset", trial.position_offset())
-    mixers = Mixers(trial, lambda module: _original_around(fittings, module))
+    mixers = Mixers(trial, fittings.doors[0][0], lambda module: _original_around(fittings, module))
     fittings.mixers = mixers.installed
     refusal: SealError | None = None
     for mend in (Mixers.uncouple_lengths, _natively, _unpacked, Mixers.unpack_whole):

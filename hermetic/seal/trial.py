@@ -1,6 +1,6 @@
 """The measurement that a seal has to pass before ``seal`` returns.
 
-A packed batch of four short documents goes through the model: gradients across every seam must be exactly
+A packed batch of five short documents goes through the model: gradients across every seam must be exactly
 0.0, and each document's logits must be those of the document alone within the noise floor. A leak is traced
 to the innermost module that first carries it.
 """
@@ -28,8 +28,8 @@ from hermetic.seal.measure import (
     noise_floor,
 )
 
-_LENGTHS = (5, 4, 1, 7)
-"""Three neighbours, a single token, and a total (17) that is no head width."""
+_LENGTHS = (5, 4, 1, 3, 4)
+"""Neighbours, a single token, two of one length, which run together, and a total (17) that is no head width."""
 
 
 _OFFSETS = (0, 1, 2)
@@ -48,7 +48,7 @@ class Measured:
 
 
 class Trial:
-    """Four short documents of random tokens for one model, and the ways to run them through it."""
+    """Five short documents of random tokens for one model, and the ways to run them through it."""
 
     def __init__(self, model: nn.Module) -> None:
         """Draw the tokens.
@@ -168,6 +168,11 @@ def _embedding_facts(model: nn.Module) -> tuple[torch.device, int]:
         raise SealError(
             f"{type(model).__name__} has no weights yet (they are on the meta device), so its seal cannot be measured; "
             "load the weights first"
+        )
+    if embedding.weight.is_inference():
+        raise SealError(
+            f"{type(model).__name__} has weights that were made under torch.inference_mode(), which take no gradients, "
+            "so its seal cannot be measured; load it outside of that"
         )
     return embedding.weight.device, embedding.num_embeddings
 

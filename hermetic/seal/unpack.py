@@ -145,8 +145,9 @@ class Unpacked:
             if ticket is not None:
                 return _mask_of(ticket, group, self.masks.get(path, wanted))
             known = self.arguments.get(path)
-            if known is None and tensor.shape == (packed.num_rows, packed.num_slots):
-                known = (1,)  # the mask of padding that the door adds: square rows do not make it one of pairs
+            by_token = tensor.shape[:2] == (packed.num_rows, packed.num_slots)
+            if known is None and by_token and (tensor.ndim == 2 or path == ("inputs_embeds",)):
+                known = (1,)  # the door's mask of padding, embeddings as wide as the row is long: none is of pairs
             axes = token_axes(tensor, packed.num_slots, known)
             laid = lay_out(tensor, axes, packed, group)
             return _restarted(laid, axes[0], self.restarts[path]) if path in self.restarts else laid
@@ -158,12 +159,15 @@ class Unpacked:
         by_path = [tensors_in(result) for result in results]
 
         def change(path: Path, tensor: torch.Tensor) -> torch.Tensor | None:
-            axes = self.results.get(path, ())
-            if not axes and all(found[path] is tensor for found in by_path):
-                return tensor  # handed through, as a parameter that another module is to add
-            if len(axes) != 1:
+            parts = [found[path] for found in by_path]
+            axes = self.results.get(path)
+            if not axes and any(tensor is one for one in (*self.module.parameters(), *self.module.buffers())):
+                return tensor  # handed through, for another module to add
+            if axes is None and _are_features(parts, layout):
+                axes = (1,)  # hidden states, which the trial does not ask for
+            if axes is None or len(axes) != 1:
                 return None  # attention weights, router logits: they are of the documents and have no place in a row
-            return lay_back([found[path] for found in by_path], axes[0], packed, layout)
+            return lay_back(parts, axes[0], packed, layout)
 
         return mapped(results[0], change)
 
@@ -186,6 +190,14 @@ def _state_kept(tables: Sequence[nn.Module]) -> Iterator[None]:
 def is_unpacked(module: nn.Module) -> bool:
     """Whether this very module runs document by document."""
     return isinstance(vars(module).get("forward"), Unpacked)
+
+
+def _are_features(parts: Sequence[torch.Tensor], layout: Layout) -> bool:
+    """Whether these are ``[rows, width, C]`` of each group, of one ``C``."""
+    return len({part.shape[2:] for part in parts}) == 1 and all(
+        part.ndim == 3 and part.shape[:2] == (group.rows, group.width)
+        for part, group in zip(parts, layout.groups, strict=True)
+    )
 
 
 def _restarted(positions: torch.Tensor, axis: int, start: int) -> torch.Tensor:
