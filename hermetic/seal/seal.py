@@ -2,7 +2,7 @@
 
 Algorithm: the model's attention implementation becomes hermetic's (``interface``), and a forward pre-hook
 turns whatever says where documents start into boundaries for that forward pass (``door``, ``channel``). Then
-the sealed model is measured on a few tokens (``check``); a model that still leaks, or whose packed documents
+the sealed model is measured on a few tokens (``trial``); a model that still leaks, or whose packed documents
 differ from the same documents alone, is given back as it was, with an error that names the module.
 Guarantee: a model that ``seal`` returns isolated its documents exactly: gradients across seams were 0.0.
 ``unseal`` restores configuration and hooks exactly; parameters are never touched.
