@@ -25,7 +25,7 @@ from hermetic.seal.checkpointing import stop_carrying
 from hermetic.seal.door import Close, Door, original_of, settings_of
 from hermetic.seal.measure import evaluation
 from hermetic.seal.mixers import Mixers
-from hermetic.seal.trial import Measured, Trial
+from hermetic.seal.trial import LONGER, Measured, Trial
 from hermetic.seal.unpack import Unpacked
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -120,6 +120,7 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
         with evaluation(model):
             _keep_what_one_document_gets(trial, alone, fittings)
             measured = _made_watertight(trial, fittings)
+            measured = _made_watertight_from_afar(model, fittings) or measured
     except BaseException:
         unseal(model)
         raise
@@ -260,6 +261,22 @@ def _made_watertight(trial: Trial, fittings: _Fittings) -> Measured:
             return measured
     assert refusal is not None  # noqa: S101 - the loop returns or refuses
     raise refusal
+
+
+def _made_watertight_from_afar(model: nn.Module, fittings: _Fittings) -> Measured | None:
+    """Look again with longer documents, and mend with those; ``None`` where there is nothing to mend."""
+    trial = Trial(model, LONGER)
+    if not trial.has_positions_for(max(LONGER)):
+        return None
+    if trial.isolates():
+        for unpacked in fittings.mixers.values():
+            unpacked.forget_padding()
+        return None
+    if not trial.has_positions_for(sum(LONGER)):
+        return trial.measure()  # refuses: modules cannot be asked without a run over all tokens as one document
+    while fittings.mixers:
+        fittings.mixers.popitem()[1].remove()
+    return _made_watertight(trial, fittings)
 
 
 def _for_all(fittings: _Fittings, attribute: str, value: Any) -> None:

@@ -31,6 +31,8 @@ from hermetic.seal.measure import (
 _LENGTHS = (5, 4, 1, 3, 4)
 """Neighbours, a single token, two of one length, which run together, and a total (17) that is no head width."""
 
+LONGER = (67, 3, 73, 30)
+"""For what reaches farther than the short documents together: compressed keys, dilated convolutions."""
 
 _OFFSETS = (0, 1, 2)
 """Positions at which models are known to start: 0, and one beyond the padding token's, which is 0 or 1."""
@@ -48,19 +50,19 @@ class Measured:
 
 
 class Trial:
-    """Five short documents of random tokens for one model, and the ways to run them through it."""
+    """A few documents of random tokens for one model, and the ways to run them through it."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, lengths: tuple[int, ...] = _LENGTHS) -> None:
         """Draw the tokens.
 
         Raises:
             SealError: the model has no embedding of tokens, or no weights yet.
         """
         self.model = model
-        self.lengths = _LENGTHS
+        self.lengths = lengths
         device, self.vocabulary = _embedding_facts(model)
         self.generator = torch.Generator().manual_seed(0)
-        self.ids = torch.randint(0, self.vocabulary, (sum(_LENGTHS),), generator=self.generator).to(device)
+        self.ids = torch.randint(0, self.vocabulary, (sum(lengths),), generator=self.generator).to(device)
 
     def packed(self, ids: torch.Tensor | None = None) -> torch.Tensor:
         """``[T, V]`` logits of the documents in one row; optionally of other tokens."""
@@ -101,6 +103,20 @@ class Trial:
             after, before = after.nan_to_num(), before.nan_to_num()
         difference = largest_difference(after, before)
         return difference == 0.0 or difference <= FLOOR_FACTOR * noise_floor(self.as_one_document)
+
+    def has_positions_for(self, tokens: int) -> bool:
+        """Whether the model has positions for a document of so many tokens, as far as its configuration says."""
+        config = getattr(self.model, "config", None)
+        limit = getattr(config, "max_position_embeddings", None)
+        return not isinstance(limit, int) or tokens <= limit
+
+    def isolates(self) -> bool:
+        """Whether no gradient crosses a seam; the model has to be in evaluation mode."""
+        try:
+            self._gradients()
+        except SealError:
+            return False
+        return True
 
     def measure(self) -> Measured:
         """Measure the model as it is now; it has to be in evaluation mode.
