@@ -18,7 +18,9 @@ that scripts may match on. The code never changes its meaning; messages may be r
     ├── SealError (RuntimeError)           HE400  a module cannot be made watertight
     ├── ProbeError (RuntimeError)          HE500  an instrument cannot run
     │   ├── LeakError                      HE501  the probe found a leak and was told to raise
-    │   └── UnsupportedError               HE502  a model runs documents alone and fails on packed ones
+    │   ├── UnsupportedError               HE502  a model runs documents alone and fails on packed ones
+    │   ├── NotPackedError                 HE503  each row of a call holds one document
+    │   └── NoBoundariesError              HE504  nothing in a call says where its documents start
     ├── DataError (ValueError)             HE600  documents cannot be read, rendered or written
     │   ├── SourceError                    HE601  a source file is missing, empty or malformed
     │   ├── RecordError                    HE602  one record of a source is malformed
@@ -127,6 +129,18 @@ class UnsupportedError(ProbeError):
     """A model runs each document alone and fails on packed ones."""
 
     code = "HE502"
+
+
+class NotPackedError(ProbeError):
+    """Each row of a call holds one document, which has no neighbour to reach."""
+
+    code = "HE503"
+
+
+class NoBoundariesError(ProbeError):
+    """Nothing in a call says where documents start, so nobody can tell whether its rows are packed."""
+
+    code = "HE504"
 
 
 class DataError(HermeticError, ValueError):

@@ -53,6 +53,8 @@ class LeakReport:
     """The instruments that ran."""
     not_run: tuple[tuple[str, str], ...]
     """The instruments that could not run here, and why."""
+    note: tuple[str, ...] = ()
+    """What has to be known to read the numbers, such as that boundaries were inferred from position_ids."""
 
     def raise_for_leaks(self) -> None:
         """Raise unless isolation was measured and holds.
