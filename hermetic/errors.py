@@ -28,6 +28,7 @@ that scripts may match on. The code never changes its meaning; messages may be r
     │   └── PackedDataError                HE604  a packed folder is damaged or is not one
     ├── TrainError (ValueError)            HE700  training cannot start
     ├── AtlasError (RuntimeError)          HE710  a model type cannot be built or run here
+    ├── DoctorError (RuntimeError)         HE720  a training command cannot be examined
     ├── ConformanceError (AssertionError)  HE800  a backend breaks a law of packed attention
     └── MissingDependencyError             HE900  an optional package is not installed (ImportError)
 """
@@ -183,6 +184,12 @@ class AtlasError(HermeticError, RuntimeError):
     """A model type cannot be built or run here."""
 
     code = "HE710"
+
+
+class DoctorError(HermeticError, RuntimeError):
+    """A training command cannot be examined: it is not found, ended too early, or has no batch of token ids."""
+
+    code = "HE720"
 
 
 class ConformanceError(HermeticError, AssertionError):
