@@ -22,12 +22,39 @@ class Finding:
     """One thing that is wrong, how large, where, and the way out."""
 
     code: str
-    """Stable: HM1xx isolation, HM2xx positions and equivalence, HM6xx what could not be measured."""
+    """Stable: HM1xx attention, HM2xx positions and equivalence, HM3xx state, HM4xx targets, HM5xx weights, HM6xx what
+    could not be measured."""
     what: str
     size: float
     unit: str
     where: str
     way_out: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerReading:
+    """What one token mixer carries from one document into another, by itself."""
+
+    name: str
+    """Of the module inside the model."""
+    kind: str
+    """Its class."""
+    influence: float
+    """Largest gradient of a document's outputs at another document's inputs; 0.0 when none crosses."""
+    reach: int | None
+    """How many tokens behind a seam move when what lies before it changes; ``None``: all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetReading:
+    """Which tokens the loss trains to predict a next one, counted by document."""
+
+    expected: tuple[int, ...]
+    """Supervised tokens of each document."""
+    trained: tuple[int, ...]
+    """Tokens of each document whose prediction carries loss."""
+    across: tuple[int, ...]
+    """Documents whose last token is trained to predict a token of the next document."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -92,6 +119,12 @@ class LeakReport:
             "noise_floor": self.noise_floor,
             "instruments": list(self.instruments),
             "not_run": dict(self.not_run),
+            "lengthening": _plain(self.lengthening),
+            "causality": _plain(self.causality),
+            "targets": None if self.targets is None else asdict(self.targets),
+            "weights": None if self.weights is None else dict(self.weights),
+            "layers": None if self.layers is None else [asdict(layer) for layer in self.layers],
+            "note": list(self.note),
         }
 
     def to_json(self) -> str:
