@@ -80,6 +80,16 @@ class LeakReport:
     """The instruments that ran."""
     not_run: tuple[tuple[str, str], ...]
     """The instruments that could not run here, and why."""
+    lengthening: torch.Tensor | None = None
+    """``[D]``: how far document i's logits move when another document of the row is made longer."""
+    causality: torch.Tensor | None = None
+    """``[D]``: how far document i's earlier logits move when its last token changes."""
+    targets: TargetReading | None = None
+    """Which tokens carry loss, for a subject that returns one."""
+    weights: tuple[tuple[str, float], ...] | None = None
+    """Relative differences between losses that should be one: ``packed``, ``accumulated``, ``ranks``, ``router``."""
+    layers: tuple[LayerReading, ...] | None = None
+    """The token mixers, in the order in which they run; read where something leaks, and by ``layers``."""
     note: tuple[str, ...] = ()
     """What has to be known to read the numbers, such as that boundaries were inferred from position_ids."""
 
