@@ -251,6 +251,40 @@ def _what_was_probed(*, sealed: bool) -> str:
     )
 
 
+@app.command(
+    epilog="Example: hermetic doctor -- python train.py",
+    context_settings={"allow_interspersed_args": False},  # what follows the command is the command's
+)
+@_reports_errors
+def doctor(
+    command: Annotated[list[str], typer.Argument(help="Your training command with its arguments, after --.")],
+    *,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds to wait for the first training batch; default: no limit.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a training command until its first batch, and examine packing there.
+
+    No file is changed, and the command is ended before any optimizer step. What it writes goes to stderr. The exit
+    code is 1 on a finding, and 2 when it reached no training batch.
+    """
+    from hermetic.doctor import diagnose
+
+    diagnosis = diagnose(command, timeout=timeout, on_output=_pass_on)
+    if as_json:
+        _print_json(diagnosis.to_dict())
+    else:
+        _out.print(diagnosis)
+    if not diagnosis.sound:
+        raise typer.Exit(1)
+
+
+def _pass_on(output: bytes) -> None:
+    sys.stderr.write(output.decode(errors="replace"))
+    sys.stderr.flush()
+
+
 @app.command(epilog="Example: hermetic train --model ./model --data chats.jsonl --capacity 4096 --out tuned")
 @_reports_errors
 def train(

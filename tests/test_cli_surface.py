@@ -38,6 +38,7 @@ SURFACE = {
     },
     "inspect": {"--json"},
     "probe": {"--seal", "--attention", "--backend", "--trust-remote-code", "--no-trust-remote-code", "--json"},
+    "doctor": {"--timeout", "--json"},
     "train": {
         "--model",
         "--data",
@@ -67,6 +68,7 @@ ARGUMENTS = {
     "pack": ["source"],
     "inspect": ["folder"],
     "probe": ["model"],
+    "doctor": ["command"],
     "train": [],
 }
 
@@ -117,6 +119,7 @@ def test_the_help_of_all_names_each_command_with_a_whole_sentence():
         ["train"],
         ["inspect"],
         ["probe"],
+        ["doctor"],
         ["pack", "chats.jsonl", "--tokenizer", "model", "--capacity", "many", "--out", "packed"],
         ["demo", "--nope"],
         ["inspect", "one", "two"],
