@@ -1,16 +1,21 @@
-"""The instruments. Each is usable alone, and each is blind where another sees.
+"""The instruments that look at content: swap, gradient, solo and causality. Each is blind where another sees.
 
 =========  ==============================================================  ==============================
-swap       replace one document by another of its length: nobody else       length coupling; leaks below
-           may change by a bit                                              rounding
+swap       replace documents by others of their lengths: nobody else may    length coupling; leaks below
+           change by a bit                                                  rounding
 gradient   logits of one document at the embeddings of another: exactly 0   discrete and length paths;
                                                                             isolated but wrong gradients
 solo       packed against alone, logits and parameter gradients, judged     leaks below the noise
            by a noise floor measured in place
+causality  change the last token of every document: nothing earlier in a    what an earlier token alone
+           document may change by a bit                                     hands back
 =========  ==============================================================  ==============================
 
-Cost for D documents: ``D + 1`` forwards (swap); one forward and ``D + 1`` backwards (gradient); seven forwards
-and two backwards over the batch and two forwards and a backward over each document (solo).
+Up to four documents, swap and gradient take each by itself. Of more, they take groups that tell any two apart
+(``covering_groups``): a group that reaches nobody outside clears all of its pairs at once.
+Cost for G groups of D documents: ``G + 1`` forwards (swap); one forward and ``G + 1`` backwards to the embeddings
+(gradient); seven forwards and two backwards over the batch and two forwards and a backward over each document
+(solo); two forwards (causality).
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,6 +35,8 @@ from hermetic.probe.subject import Subject
 from hermetic.seal.measure import (
     UNMEASURED_ROUNDINGS,
     GradientInfluence,
+    by_pairs,
+    covering_groups,
     frozen,
     gradient_influence,
     largest_difference,
@@ -41,23 +48,26 @@ MAX_COMPARED_PARAMETERS = 2**25
 """Parameter gradients are compared on at most this many numbers, smallest tensors first, to bound memory."""
 
 
-def swap(subject: Subject, batch: PackedBatch) -> torch.Tensor:
+def swap(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> torch.Tensor:
     """``[D, D]`` float64: how far document i's logits move when document j is replaced by another.
 
     The shapes stay the same, so in a sealed model every other document is bit-identical and the entry is 0.0.
-    The diagonal is 0.0 by convention: a document may move itself.
+    The diagonal is 0.0 by convention: a document may move itself. Of more than four documents, groups are replaced
+    together: a 0.0 is exact, and any other entry is what j moves together with its group, unless ``singly``.
 
     Raises:
         ProbeError: the batch has a single token id, so no document can be replaced; or replacing documents moves
             nothing at all, not even themselves.
     """
+    groups = _groups(batch, singly=singly)
     lengths = list(batch.boundaries.document_lengths)
     with torch.no_grad():
         before = subject.logits(batch).split(lengths)
-        influence = torch.zeros(len(lengths), len(lengths), dtype=torch.float64)
-        for j in range(len(lengths)):
-            after = subject.logits(with_document_replaced(batch, j)).split(lengths)
-            influence[:, j] = torch.tensor([largest_difference(a, b) for a, b in zip(before, after, strict=True)])
+        moved = [
+            _differences(before, subject.logits(with_documents_replaced(batch, group)).split(lengths))
+            for group in groups
+        ]
+    influence = by_pairs(groups, moved).T
     if not influence.any():
         raise ProbeError(
             "the swap instrument replaced each document and no logit moved, not even its own, so zeros between "
@@ -66,8 +76,49 @@ def swap(subject: Subject, batch: PackedBatch) -> torch.Tensor:
     return influence.fill_diagonal_(0.0)
 
 
+def _groups(batch: PackedBatch, *, singly: bool) -> list[list[int]]:
+    count = batch.boundaries.num_documents
+    return [[document] for document in range(count)] if singly else covering_groups(count)
+
+
+def _differences(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> torch.Tensor:
+    """``[D]`` float64."""
+    return torch.tensor([largest_difference(a, b) for a, b in zip(before, after, strict=True)], dtype=torch.float64)
+
+
+def causality(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> torch.Tensor:
+    """``[D]`` float64: how far a document's logits before its last token move when that token changes.
+
+    All last tokens change at once, so where documents reach each other that shows here too, unless ``singly``.
+
+    Raises:
+        ProbeError: no document has two tokens, all tokens are one id, or the change moves nothing at all.
+    """
+    lengths = list(batch.boundaries.document_lengths)
+    ends = torch.tensor(lengths).cumsum(0) - 1
+    chosen = [document for document, length in enumerate(lengths) if length > 1]
+    if not chosen:
+        raise ProbeError("the causality instrument found no document of two tokens, so there is no later token to see")
+    moved = torch.zeros(len(lengths), dtype=torch.float64)
+    with torch.no_grad():
+        before = subject.logits(batch)
+        own = 0.0
+        for group in [[document] for document in chosen] if singly else [chosen]:
+            after = subject.logits(_with_other_tokens(batch, ends[group]))
+            own = max(own, largest_difference(before[ends[group]], after[ends[group]]))
+            earlier = zip(before.split(lengths), after.split(lengths), strict=True)
+            changes = [largest_difference(a[:-1], b[:-1]) for a, b in earlier]
+            moved[group] = torch.tensor(changes, dtype=torch.float64)[group]
+    if own == 0.0:
+        raise ProbeError(
+            "the causality instrument changed the last token of each document and its own logits did not move, so "
+            "still logits before it would say nothing; expected logits that depend on the tokens"
+        )
+    return moved
+
+
 def shapes_follow_content(subject: Subject, batch: PackedBatch) -> bool:
-    """Whether swapping a document changes the shapes of tensor operations, as routing tokens to experts does.
+    """Whether swapping documents changes the shapes of tensor operations, as routing tokens to experts does.
 
     Then the last bits of other documents may move without their content being reached. Where all shapes stay,
     nothing but content can move a bit.
@@ -76,7 +127,7 @@ def shapes_follow_content(subject: Subject, batch: PackedBatch) -> bool:
         subject.logits(batch)  # what is made once and kept, such as indices, is not counted against the first run
         shapes = [_operation_shapes(subject, batch)]
         shapes += [
-            _operation_shapes(subject, with_document_replaced(batch, j)) for j in range(batch.boundaries.num_documents)
+            _operation_shapes(subject, with_documents_replaced(batch, group)) for group in _groups(batch, singly=False)
         ]
     return any(one != shapes[0] for one in shapes)
 
@@ -105,25 +156,30 @@ class _ShapeRecorder(TorchDispatchMode):
         return result
 
 
-def with_document_replaced(batch: PackedBatch, document: int) -> PackedBatch:
-    """The same batch with every token of one document exchanged for another id of the batch."""
+def with_documents_replaced(batch: PackedBatch, documents: Sequence[int]) -> PackedBatch:
+    """The same batch with every token of some documents exchanged for another id of the batch."""
+    parts = torch.arange(batch.boundaries.num_tokens).split(list(batch.boundaries.document_lengths))
+    return _with_other_tokens(batch, torch.cat([parts[document] for document in documents]))
+
+
+def _with_other_tokens(batch: PackedBatch, places: torch.Tensor) -> PackedBatch:
     known = batch.input_ids.unique()
     if known.numel() < 2:
         raise ProbeError(
             f"all tokens of the batch are {int(known[0])}, so no document can be replaced by another; "
             "expected at least two different token ids"
         )
-    lengths = list(batch.boundaries.document_lengths)
-    begin = sum(lengths[:document])
-    span = slice(begin, begin + lengths[document])
-    input_ids = batch.input_ids.clone()
-    rank = torch.searchsorted(known, input_ids[span])
-    input_ids[span] = known[(rank + 1) % known.numel()]
-    return PackedBatch(input_ids=input_ids, labels=batch.labels, boundaries=batch.boundaries)
+    places = places.to(batch.input_ids.device)
+    rank = torch.searchsorted(known, batch.input_ids[places])
+    input_ids = batch.input_ids.index_copy(0, places, known[(rank + 1) % known.numel()])
+    return replace(batch, input_ids=input_ids)
 
 
-def gradient(subject: Subject, batch: PackedBatch) -> GradientInfluence:
+def gradient(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> GradientInfluence:
     """Which document reaches which, and whether a token sees its own future, by gradients.
+
+    Of more than four documents, an entry that is not 0 is that of document i together with its group, unless
+    ``singly``.
 
     Raises:
         ProbeError: the subject embeds no tokens through ``torch.nn.Embedding``, or has no backward here.
@@ -132,7 +188,11 @@ def gradient(subject: Subject, batch: PackedBatch) -> GradientInfluence:
     ids = batch.input_ids[: batch.boundaries.num_tokens].to(subject.device)
     with frozen(subject.parameters()):
         return gradient_influence(
-            lambda: subject.logits(batch), ids, batch.boundaries.document_lengths, generator=generator
+            lambda: subject.logits(batch),
+            ids,
+            batch.boundaries.document_lengths,
+            generator=generator,
+            groups=_groups(batch, singly=singly),
         )
 
 
@@ -158,10 +218,9 @@ def solo(subject: Subject, batch: PackedBatch) -> Equivalence:
         packed = subject.logits(batch).split(list(lengths))
         alone = [subject.logits(document) if document.boundaries.num_tokens else None for document in documents]
         floor = noise_floor(lambda: subject.logits(batch))
-    differences = [0.0 if a is None else largest_difference(p, a) for p, a in zip(packed, alone, strict=True)]
     gradients, gradient_floor = _gradient_equivalence(subject, batch, documents)
     return Equivalence(
-        logits=torch.tensor(differences, dtype=torch.float64),
+        logits=_differences(packed, [p if a is None else a for p, a in zip(packed, alone, strict=True)]),
         noise_floor=floor,
         gradients=gradients,
         gradient_floor=gradient_floor,

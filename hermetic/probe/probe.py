@@ -9,8 +9,8 @@ Price: about ``D + 3`` forwards and ``D + 2`` backwards over the batch for D doc
 over single documents; no copy of the model, the caller's gradients, modes and random state are left alone.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,18 +21,33 @@ from hermetic.errors import ProbeError, UnsupportedError
 from hermetic.probe import instruments as measuring
 from hermetic.probe.findings import (
     causality_finding,
+    context_finding,
     equivalence_findings,
     leak_findings,
     length_findings,
     position_findings,
+    target_findings,
+    target_leaks,
     unsupported_finding,
+    weight_findings,
 )
+from hermetic.probe.lengthen import Lengthening, lengthen
+from hermetic.probe.locate import read_layers
 from hermetic.probe.observe import Observation, observe
-from hermetic.probe.report import Finding, LeakReport, Verdict
+from hermetic.probe.report import Finding, LayerReading, LeakReport, Verdict
 from hermetic.probe.subject import Forward, Subject, packed_run, subject_from
-from hermetic.seal.measure import FLOOR_FACTOR, FORWARD_FAILURES, GradientInfluence, largest_difference
+from hermetic.probe.targets import Targets, targets
+from hermetic.probe.weights import Weights, weights
+from hermetic.seal.measure import (
+    FLOOR_FACTOR,
+    FORWARD_FAILURES,
+    GradientInfluence,
+    covering_groups,
+    largest_difference,
+    noise_floor,
+)
 
-INSTRUMENTS = ("swap", "gradient", "solo")
+INSTRUMENTS = ("swap", "gradient", "solo", "length-change", "causality", "targets", "weights")
 """The instruments of ``probe``, in the order in which they run."""
 
 
@@ -44,8 +59,18 @@ class Measurements:
     influence: torch.Tensor | None = None
     gradients: GradientInfluence | None = None
     equivalence: measuring.Equivalence | None = None
+    lengthening: Lengthening | None = None
+    causality: torch.Tensor | None = None
+    targets: Targets | None = None
+    weights: Weights | None = None
     ran: list[str] = field(default_factory=list)
     not_run: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def noise_floor(self) -> float | None:
+        """Of the logits, from whichever instrument has measured it."""
+        found = self.equivalence or self.lengthening
+        return None if found is None else found.noise_floor
 
 
 def probe(
@@ -83,6 +108,7 @@ def probe(
     try:
         with packed_run(subject.name):
             _require_repeatable(subject, batch)
+            _require_still_control(subject, batch)
             measured.observation = observe(subject, batch)
             for name in chosen:
                 _measure(name, subject, batch, measured, required=instruments is not None)
@@ -151,14 +177,26 @@ def _require_repeatable(subject: Subject, batch: PackedBatch) -> None:
         )
 
 
+def _require_still_control(subject: Subject, batch: PackedBatch) -> None:
+    """A document alone in a row of its own has no neighbours: packed rows that run beside it may not move it."""
+    document = next(documents for documents in measuring.documents_of(batch) if documents["input_ids"].numel())
+    control = collate([document])
+    with torch.no_grad():
+        before = subject.logits(control)
+        other = batch if batch.input_ids.unique().numel() < 2 else measuring.with_documents_replaced(batch, [0, -1])
+        subject.logits(other)
+        moved = largest_difference(before, subject.logits(control))
+    if moved:
+        raise ProbeError(
+            f"{subject.name} gave a document alone in a row of its own other logits (by up to {moved:.2g}) after it "
+            "had run packed documents, so what moves says nothing about packing; expected a subject that keeps no "
+            "state between calls"
+        )
+
+
 def _measure(name: str, subject: Subject, batch: PackedBatch, measured: Measurements, *, required: bool) -> None:
     try:
-        if name == "swap":
-            measured.influence = measuring.swap(subject, batch)
-        elif name == "gradient":
-            measured.gradients = measuring.gradient(subject, batch)
-        else:
-            measured.equivalence = _solo(subject, batch)
+        _RUN[name](subject, batch, measured)
     except (ProbeError, NotImplementedError) as error:
         if required or isinstance(error, UnsupportedError):
             raise
@@ -167,31 +205,65 @@ def _measure(name: str, subject: Subject, batch: PackedBatch, measured: Measurem
     measured.ran.append(name)
 
 
-def _solo(subject: Subject, batch: PackedBatch) -> measuring.Equivalence:
-    if not _is_random(subject, batch):
-        return measuring.solo(subject, batch)
-    with subject.evaluation():
-        return measuring.solo(subject, batch)
+def _swap(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    measured.influence = measuring.swap(subject, batch)
 
 
-def _is_random(subject: Subject, batch: PackedBatch) -> bool:
-    """Whether another random state alone changes the logits: dropout is active."""
-    other = replace(subject, seed=subject.seed + 1)
-    with torch.no_grad():
-        return not torch.equal(subject.logits(batch), other.logits(batch))
+def _gradient(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    measured.gradients = measuring.gradient(subject, batch)
+
+
+def _solo(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    with subject.without_dropout(batch):
+        measured.equivalence = measuring.solo(subject, batch)
+
+
+def _length_change(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    measured.lengthening = lengthen(subject, batch)
+
+
+def _causality(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    measured.causality = measuring.causality(subject, batch)
+
+
+def _targets(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    measured.targets = targets(subject, batch)
+
+
+def _weights(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    with subject.without_dropout(batch):
+        measured.weights = weights(subject, batch)
+
+
+_RUN: dict[str, Callable[[Subject, PackedBatch, Measurements], None]] = {
+    "swap": _swap,
+    "gradient": _gradient,
+    "solo": _solo,
+    "length-change": _length_change,
+    "causality": _causality,
+    "targets": _targets,
+    "weights": _weights,
+}
 
 
 def _judge(subject: Subject, batch: PackedBatch, measured: Measurements) -> tuple[Verdict, list[Finding]]:
     positions = position_findings(measured.observation, batch)
+    across = target_leaks(measured.targets)
     if _leaks(subject, batch, measured):
-        return "leak", [*leak_findings(subject, batch, measured), *positions]
-    if measured.gradients is not None and measured.gradients.future != 0.0:
-        return "not_causal", [causality_finding(measured.gradients.future), *positions]
-    differences = equivalence_findings(measured.equivalence)
-    if positions or differences:
-        lengths = [] if positions else length_findings(subject, batch, measured.equivalence)
-        return "row_length_dependent" if lengths else "distortion", [*lengths, *positions, *differences]
-    return "sealed", []
+        _take_singly(subject, batch, measured)
+        return "leak", [*leak_findings(subject, batch, measured), *positions, *across]
+    if across:
+        return "leak", [*across, *positions]
+    future = _future(subject, batch, measured)
+    if future is not None:
+        return "not_causal", [future, *positions]
+    lengths = [] if positions else length_findings(subject, batch, measured)
+    context = [] if positions or lengths else context_finding(subject, batch, measured.equivalence)
+    found = [*lengths, *positions, *context, *equivalence_findings(measured.equivalence)]
+    found += [*target_findings(measured.targets), *weight_findings(measured.weights)]
+    if not found:
+        return "sealed", []
+    return "row_length_dependent" if lengths else "distortion", found
 
 
 def _leaks(subject: Subject, batch: PackedBatch, measured: Measurements) -> bool:
@@ -203,11 +275,42 @@ def _leaks(subject: Subject, batch: PackedBatch, measured: Measurements) -> bool
     if measured.gradients is not None and bool(measured.gradients.across.clone().fill_diagonal_(0.0).any()):
         return True
     moved = 0.0 if measured.influence is None else float(measured.influence.max())
-    if moved == 0.0 or measured.gradients is None or measured.equivalence is None:
+    if moved == 0.0 or measured.gradients is None or measured.noise_floor is None:
         return moved != 0.0
-    return moved > FLOOR_FACTOR * measured.equivalence.noise_floor or not measuring.shapes_follow_content(
-        subject, batch
-    )
+    return not _is_rounding(subject, batch, moved, measured.noise_floor)
+
+
+def _is_rounding(subject: Subject, batch: PackedBatch, moved: float, floor: float) -> bool:
+    return moved <= FLOOR_FACTOR * floor and measuring.shapes_follow_content(subject, batch)
+
+
+def _take_singly(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    """Once something is found, say which document reaches which: no longer in groups."""
+    if batch.boundaries.num_documents == len(covering_groups(batch.boundaries.num_documents)):
+        return
+    if measured.influence is not None and bool(measured.influence.any()):
+        measured.influence = measuring.swap(subject, batch, singly=True)
+    if measured.gradients is not None:
+        measured.gradients = measuring.gradient(subject, batch, singly=True)
+
+
+def _future(subject: Subject, batch: PackedBatch, measured: Measurements) -> Finding | None:
+    """The finding of a token that sees its own document's future, by gradients or by bits."""
+    if measured.gradients is not None and measured.gradients.future != 0.0:
+        return causality_finding(measured.gradients.future, "gradient", "attention")
+    if measured.causality is None or not bool(measured.causality.any()):
+        return None
+    if not {"swap", "gradient"} & set(measured.ran):  # then another document's last token may be what moved it
+        measured.causality = measuring.causality(subject, batch, singly=True)
+    worst = int(torch.argmax(measured.causality))
+    moved = float(measured.causality[worst])
+    floor = measured.noise_floor
+    if floor is None:
+        with torch.no_grad():
+            floor = noise_floor(lambda: subject.logits(batch))
+    if moved == 0.0 or _is_rounding(subject, batch, moved, floor):
+        return None
+    return causality_finding(moved, "logits", f"document {worst}")
 
 
 def _report(
@@ -227,7 +330,44 @@ def _report(
         gradients=None if measured.gradients is None else measured.gradients.across,
         equivalence=None if solo is None else solo.logits,
         gradient_equivalence=None if solo is None else solo.gradients,
-        noise_floor=None if solo is None else solo.noise_floor,
+        noise_floor=measured.noise_floor,
         instruments=tuple(measured.ran),
         not_run=tuple(measured.not_run),
+        lengthening=None if measured.lengthening is None else measured.lengthening.change,
+        causality=measured.causality,
+        targets=None if measured.targets is None else measured.targets.reading,
+        weights=None if measured.weights is None else measured.weights.readings(),
+        layers=read_layers(subject, batch) if verdict == "leak" else None,
     )
+
+
+def layers(
+    model: nn.Module | Forward,
+    *,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    lengths: Sequence[int] = (11, 13, 6, 1),
+    seed: int = 0,
+) -> tuple[LayerReading, ...]:
+    """What each token mixer of a model carries from one packed document into another, by itself.
+
+    Args:
+        model: as for ``probe``.
+        documents: what to pack; by default random tokens of the given ``lengths``. At most 512 tokens are used.
+        lengths: tokens of each default document.
+        seed: of the default documents and of all random choices.
+
+    Returns:
+        One reading for each innermost module that mixes tokens, in the order in which they run. Functions that mix
+        tokens outside of modules have no reading.
+
+    Raises:
+        ProbeError: it is no model, or too few documents were given.
+
+    Example:
+        >>> import torch, hermetic
+        >>> from hermetic.probe import layers
+        >>> layers(torch.nn.Embedding(32, 8))
+        ()
+    """
+    subject = subject_from(model, seed=seed)
+    return read_layers(subject, _batch(subject, documents, lengths))

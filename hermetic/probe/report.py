@@ -51,10 +51,10 @@ class TargetReading:
 
     expected: tuple[int, ...]
     """Supervised tokens of each document."""
-    trained: tuple[int, ...]
-    """Tokens of each document whose prediction carries loss."""
+    trained: tuple[int, ...] | None
+    """Tokens of each document that are trained to predict one; ``None`` when the loss does not come from logits."""
     across: tuple[int, ...]
-    """Documents whose last token is trained to predict a token of the next document."""
+    """Documents of which a token is trained to predict one of another document."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -87,7 +87,7 @@ class LeakReport:
     targets: TargetReading | None = None
     """Which tokens carry loss, for a subject that returns one."""
     weights: tuple[tuple[str, float], ...] | None = None
-    """Relative differences between losses that should be one: ``packed``, ``accumulated``, ``ranks``, ``router``."""
+    """Relative differences between losses that should be one: ``packed``, ``accumulated``, ``router``."""
     layers: tuple[LayerReading, ...] | None = None
     """The token mixers, in the order in which they run; read where something leaks, and by ``layers``."""
     note: tuple[str, ...] = ()

@@ -5,9 +5,9 @@ leaves the caller's random state as it was.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,9 +15,12 @@ from torch import nn
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import ProbeError, UnsupportedError
-from hermetic.seal.measure import evaluation
+from hermetic.seal.measure import FORWARD_FAILURES, evaluation
 
 Forward = Callable[[PackedBatch], Any]
+
+LossForward = Callable[[PackedBatch, int | None], Any]
+"""From a batch, and optionally the number of supervised tokens of the whole step, to an output with ``.loss``."""
 
 _FAILURES = (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError)
 """What models raise when they cannot run an input."""
@@ -35,6 +38,37 @@ class Subject:
     vocabulary: int
     """Token ids below this number can be embedded."""
     seed: int
+    loss_forward: LossForward | None = None
+    """Runs the subject with its own loss; ``None`` when it has none."""
+    counts: bool = False
+    """The loss can be told the number of supervised tokens of the whole step."""
+
+    def output_with_loss(self, batch: PackedBatch, *, count: int | None = None) -> Any:
+        """What the subject returns together with its own loss.
+
+        Raises:
+            ProbeError: it has no loss, or one that is no finite scalar.
+        """
+        if self.loss_forward is None:
+            raise ProbeError(
+                f"{self.name} returns no loss; expected a model whose forward takes labels, or a callable that returns "
+                "an object with .loss"
+            )
+        try:
+            with self.same_randomness():
+                output = self.loss_forward(batch.to(self.device), count)
+        except torch.OutOfMemoryError:
+            raise
+        except FORWARD_FAILURES as error:
+            raise ProbeError(
+                f"{self.name} failed when it was run with its loss ({type(error).__name__}: {error}); expected it to "
+                "take labels as batch.model_inputs() has them"
+            ) from error
+        loss = _loss_of(output)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not bool(loss.isfinite()):
+            found = f"{float(loss)}" if isinstance(loss, torch.Tensor) and loss.numel() == 1 else type(loss).__name__
+            raise ProbeError(f"{self.name} returned {found} as its loss; expected a finite scalar")
+        return output
 
     def logits(self, batch: PackedBatch) -> torch.Tensor:
         """``[T, V]`` logits of the real tokens of ``batch``.
@@ -42,7 +76,7 @@ class Subject:
         Raises:
             ProbeError: the output has no logits per token, or they are not finite.
         """
-        with _same_randomness(self.seed, self.device):
+        with self.same_randomness():
             output = self.forward(batch.to(self.device))
         logits = _logits_of(output, self.name)
         tokens = batch.boundaries.num_tokens
@@ -62,6 +96,27 @@ class Subject:
                 "them. Check the weights and the precision"
             )
         return logits
+
+    @contextmanager
+    def same_randomness(self) -> Iterator[None]:
+        """The random state of every run for the duration; the caller's is put back."""
+        with _same_randomness(self.seed, self.device):
+            yield
+
+    def is_random(self, batch: PackedBatch) -> bool:
+        """Whether another random state alone changes the logits: dropout is active."""
+        other = replace(self, seed=self.seed + 1)
+        with torch.no_grad():
+            return not torch.equal(self.logits(batch), other.logits(batch))
+
+    @contextmanager
+    def without_dropout(self, batch: PackedBatch) -> Iterator[None]:
+        """Evaluation mode where the subject's own mode draws random numbers; else its own mode."""
+        if self.is_random(batch):
+            with self.evaluation():
+                yield
+        else:
+            yield
 
     def parameters(self) -> list[nn.Parameter]:
         """All parameters behind the subject, each once."""
@@ -89,6 +144,8 @@ def subject_from(model: nn.Module | Forward, *, seed: int) -> Subject:
             device=next((p.device for p in model.parameters()), torch.device("cpu")),
             vocabulary=_vocabulary(model, embeddings),
             seed=seed,
+            loss_forward=_module_loss_forward(model) if "labels" in _parameters_of(model) else None,
+            counts=_takes(model, "num_items_in_batch"),
         )
     if not callable(model):
         raise ProbeError(
@@ -121,7 +178,7 @@ def _subject_from_callable(forward: Forward, seed: int) -> Subject:
     handle = nn.modules.module.register_module_forward_hook(hook)
     try:
         with torch.no_grad(), _same_randomness(seed, device):
-            forward(_trial_batch().to(device))
+            output = forward(_trial_batch().to(device))
     except _FAILURES as error:
         raise ProbeError(
             f"{name} failed on a batch of one document of 3 tokens ({type(error).__name__}: {error}); expected a "
@@ -137,6 +194,8 @@ def _subject_from_callable(forward: Forward, seed: int) -> Subject:
         device=device,
         vocabulary=embeddings[0].num_embeddings if embeddings else _CALLABLE_VOCABULARY,
         seed=seed,
+        loss_forward=_callable_loss_forward(forward) if isinstance(_loss_of(output), torch.Tensor) else None,
+        counts="num_items_in_batch" in inspect.signature(forward).parameters,
     )
 
 
@@ -173,17 +232,49 @@ def _device_of_callable(forward: Forward, seed: int) -> torch.device:
 
 
 def _module_forward(model: nn.Module) -> Forward:
-    parameters = inspect.signature(model.forward).parameters
-    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-
     def forward(batch: PackedBatch) -> Any:
-        inputs = batch.model_inputs()
-        del inputs["labels"]  # the model's own loss is not what is measured
-        if sum(length > 0 for length in batch.boundaries.document_lengths) == 1:  # alone means: not as a packed row
-            inputs = {name: inputs[name] for name in ("input_ids", "position_ids", "use_cache")}
-        return model(**{k: v for k, v in inputs.items() if takes_all or k in parameters})
+        inputs = _module_inputs(batch)
+        del inputs["labels"]  # the model's own loss is an instrument of its own
+        return model(**{name: value for name, value in inputs.items() if _takes(model, name)})
 
     return forward
+
+
+def _module_loss_forward(model: nn.Module) -> LossForward:
+    def forward(batch: PackedBatch, count: int | None) -> Any:
+        inputs = _module_inputs(batch)
+        if count is not None:
+            inputs["num_items_in_batch"] = count
+        return model(**{name: value for name, value in inputs.items() if _takes(model, name)})
+
+    return forward
+
+
+def _callable_loss_forward(forward: Callable[..., Any]) -> LossForward:
+    def run(batch: PackedBatch, count: int | None) -> Any:
+        return forward(batch) if count is None else forward(batch, num_items_in_batch=count)
+
+    return run
+
+
+def _module_inputs(batch: PackedBatch) -> dict[str, Any]:
+    inputs = batch.model_inputs()
+    if sum(length > 0 for length in batch.boundaries.document_lengths) == 1:  # alone means: not as a packed row
+        return {name: inputs[name] for name in ("input_ids", "position_ids", "use_cache", "labels")}
+    return inputs
+
+
+def _parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(model.forward).parameters
+
+
+def _takes(model: nn.Module, name: str) -> bool:
+    parameters = _parameters_of(model)
+    return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def _loss_of(output: Any) -> Any:
+    return getattr(output, "loss", None)
 
 
 def _logits_of(output: Any, name: str) -> torch.Tensor:
