@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from hermetic.batch import PackedBatch
+from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import NoBoundariesError, NotPackedError, ProbeError
 from hermetic.probe.probe import probe
@@ -78,6 +78,8 @@ def probe_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any],
         labels = call.named["labels"].flatten().cpu()
         for document, span in zip(documents, call.spans, strict=True):
             document["labels"] = labels[call.flat_slots(span)]
+    batch = collate(documents)
+    rebuilt(call, batch, slots_for(call, batch), with_labels=True)  # an argument that cannot be made is refused here
     with _eager(inner), _no_autocast_cache():
         report = probe(_called_as(inner, call), documents=documents, seed=seed)
     return replace(report, note=(*report.note, *call.notes))
@@ -317,24 +319,24 @@ def _called_as(model: nn.Module, call: Call) -> Forward:
 
 
 def _logits_in(output: Any, slots: Slots) -> torch.Tensor | None:
-    """``[T, V]`` of the real tokens, from the first of the output's tensors that has one line for each slot."""
+    """``[T, V]`` of the real tokens, from the first of the output's tensors that has one line for each slot.
+
+    Of one row without padding it is the output's own ``[1, T, V]``, from which the model's loss comes.
+    """
     members = output if isinstance(output, (tuple, list)) else ()
     named = (getattr(output, name, None) for name in ("logits", "last_hidden_state"))
     for found in (output, *named, *members):
-        if not isinstance(found, torch.Tensor):
-            continue
-        if found.shape[:2] == slots.token.shape and found.ndim == 3:
-            found = found.flatten(0, 1)  # noqa: PLW2901 - the same numbers
-        if found.ndim == 2 and found.shape[0] == slots.token.numel():
-            real = slots.real.flatten()
-            return found if bool(real.all()) else found[real.to(found.device)]
+        if isinstance(found, torch.Tensor) and found.ndim in {2, 3}:
+            stream = found.flatten(0, 1) if found.shape[:2] == slots.token.shape else found
+            if stream.ndim == 2 and stream.shape[0] == slots.token.numel():
+                return found if slots.one_stream else stream[slots.real.flatten().to(stream.device)]
     return None
 
 
 @contextmanager
 def _padding_known(slots: Slots) -> Iterator[None]:
-    """Tell the instruments that watch embeddings which slots of a padded call are tokens."""
-    if bool(slots.real.all()):
+    """Tell the instruments that watch embeddings which slots of a call are tokens."""
+    if slots.one_stream:
         yield
         return
     rows, width = slots.token.shape

@@ -121,6 +121,11 @@ class Slots:
         return bool((self.document == 0).all())
 
     @property
+    def one_stream(self) -> bool:
+        """There is one row and no padding in it."""
+        return self.token.shape[0] == 1 and bool(self.real.all())
+
+    @property
     def lengths(self) -> list[int]:
         """Of every run in the stream of all rows, padding included."""
         starts = torch.nonzero(self.place.flatten() == 0).flatten()
@@ -136,17 +141,16 @@ def slots_for(call: Call, batch: PackedBatch) -> Slots:
     spans = list(call.spans) if as_chosen else [_likeness(call, ids) for ids in parts]
     pads = _PADS if call.padded and len(parts) > 1 else 0
     width = max(sum(map(len, row)) for row in _cut(parts, sizes)) + pads
-    rows: list[list[tuple[int, ...]]] = []
+    rows: list[torch.Tensor] = []
     token, document = 0, 0
     for row_parts, row_spans in zip(_cut(parts, sizes), _cut(spans, sizes), strict=True):
-        columns: list[tuple[int, ...]] = []
+        columns = []
         for ids, span in zip(row_parts, row_spans, strict=True):
-            columns += _document_columns(call, span, len(ids), token, document)
+            columns.append(_document(call, span, len(ids), token, document))
             token, document = token + len(ids), document + 1
-        blank = len(parts) + len(rows)
-        columns += [(-1, 0, 0, place, blank) for place in range(width - len(columns))]
-        rows.append(columns)
-    fields = torch.tensor(rows, dtype=torch.int64).unbind(dim=-1)
+        columns.append(_padding(width - sum(map(len, row_parts)), len(parts) + len(rows)))
+        rows.append(torch.cat(columns, dim=1))
+    fields = torch.stack(rows, dim=1)
     names = ("token", "origin", "source", "place", "document")
     return Slots(**dict(zip(names, fields, strict=True)))
 
@@ -159,9 +163,19 @@ def _cut(values: Sequence[Any], sizes: list[int]) -> list[list[Any]]:
     return found
 
 
-def _document_columns(call: Call, span: Span, length: int, token: int, document: int) -> list[tuple[int, ...]]:
-    first = call.flat_slots(span).start
-    return [(token + place, first, first + min(place, span.length - 1), place, document) for place in range(length)]
+def _document(call: Call, span: Span, length: int, token: int, document: int) -> torch.Tensor:
+    """``[5, length]``: the fields of ``Slots`` for one document."""
+    origin, place = call.flat_slots(span).start, torch.arange(length)
+    same = torch.ones_like(place)
+    return torch.stack(
+        [token + place, origin * same, origin + place.clamp(max=span.length - 1), place, document * same]
+    )
+
+
+def _padding(length: int, document: int) -> torch.Tensor:
+    place = torch.arange(length)
+    none = torch.zeros_like(place)
+    return torch.stack([none - 1, none, none, place, none + document])
 
 
 def _likeness(call: Call, ids: torch.Tensor) -> Span:
