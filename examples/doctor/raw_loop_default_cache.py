@@ -1,9 +1,9 @@
-"""A training loop by hand over flattened batches. The model's use_cache is left at its default.
+"""A training loop by hand over flattened batches; the model's use_cache is left at its default, True.
 
     hermetic doctor -- python examples/doctor/raw_loop_default_cache.py
 
-Positions restart and there is no mask, and still the documents see each other: where there is a cache, transformers
-looks for no packed documents.
+A leak, although positions restart and there is no mask: where there is a cache, transformers looks for no packed
+documents.
 """
 
 import argparse
@@ -12,21 +12,25 @@ from pathlib import Path
 import torch
 from transformers import DataCollatorWithFlattening, LlamaConfig, LlamaForCausalLM
 
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+
 
 def documents() -> list[dict[str, list[int]]]:
-    """Twenty-four documents of random tokens."""
+    """Twenty-four documents of random tokens, each ended by token 2."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(4, 20, (24,), generator=generator).tolist()
-    return [{"input_ids": torch.randint(3, 64, (length,), generator=generator).tolist()} for length in lengths]
+    return [{"input_ids": [*torch.randint(3, 64, (length,), generator=generator).tolist(), 2]} for length in lengths]
+
+
+COLLATOR = DataCollatorWithFlattening()
 
 
 def main(out: Path) -> None:
     """Train for six steps, with a checkpoint after each."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, **sizes)).train()
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, use_cache=True, **SIZES)).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    loader = torch.utils.data.DataLoader(documents(), batch_size=4, collate_fn=DataCollatorWithFlattening())
+    loader = torch.utils.data.DataLoader(documents(), batch_size=4, collate_fn=COLLATOR)
     for step, batch in enumerate(loader):
         loss = model(**batch).loss
         loss.backward()

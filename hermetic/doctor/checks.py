@@ -72,7 +72,7 @@ def _are_shifted(labels: Ints, ids: Ints) -> bool:
 
 def _shifted_twice(labels: Ints) -> Finding:
     return Finding(
-        code="HM402",
+        code="HM403",
         what="labels are shifted already, and the model shifts them again: each token learns the one after the next",
         size=float((labels != IGNORE_INDEX).sum()),
         unit="labels",
@@ -104,10 +104,7 @@ def _weights(call: Mapping[str, Any], targets: Ints, wrong: NDArray[np.bool_], d
         notes.append(f"{silent} of {len(each)} documents have no supervised token and teach nothing")
     given = call.get("num_items_in_batch")
     if given is None:
-        notes.append(
-            "no num_items_in_batch in the call: a loss that averages over this batch gives tokens other weights with "
-            "gradient accumulation or several devices, by what they were packed with"
-        )
+        notes.append("what the loss is divided by is decided outside of this call, and was not seen")
     else:
         notes.append(f"the loss is divided by num_items_in_batch = {_number(given):g}, for all batches of the step")
     return tuple(notes)
@@ -120,21 +117,22 @@ def _number(value: Any) -> float:
 def check_text(ids: Ints, real: NDArray[np.bool_], *, begin: frozenset[int], end: frozenset[int]) -> Checked:
     """Whether rows without boundaries look like several documents, by the tokens that begin and end a text.
 
-    A begin inside a row is one. So is an end inside a full row if some row breaks off without one, as text that was
-    concatenated and cut does; otherwise ends inside may be the turns of one conversation, which is a remark.
+    A begin inside a row is one. So are ends inside if half of the rows or more are full and broken off, as text is
+    that was concatenated and cut; other ends inside may be the turns of a conversation, which is a remark.
     """
     if not begin | end:
         return Checked(notes=("the model's configuration names no token that begins or ends a text",))
     inside = real & (np.cumsum(real, axis=1) > 1)
     begins = int((np.isin(ids, list(begin - end)) & inside).sum())
-    more_follows = real & (np.cumsum(real[:, ::-1], axis=1)[:, ::-1] > 1)
     ending = np.isin(ids, list(end))
-    ends = int((ending & more_follows & ~_tail(ending)).sum())
-    if begins or (ends and real.all() and not ending[:, -1].all()):
-        return Checked(findings=(_without_boundaries(begins or ends),))
-    if ends:
+    more_follows = real & (np.cumsum(real[:, ::-1], axis=1)[:, ::-1] > 1)
+    ends = ending & more_follows & ~_tail(ending)
+    cut = ends.any(axis=1) & real.all(axis=1) & ~ending[:, -1]
+    if begins or 2 * int(cut.sum()) >= len(ids):
+        return Checked(findings=(_without_boundaries(begins or int(ends.sum())),))
+    if ends.any():
         return Checked(
-            notes=(f"{ends} tokens that end a text lie inside rows: turns of one conversation, as it seems",)
+            notes=(f"{ends.sum()} tokens that end a text lie inside rows: as it seems, turns of a conversation",)
         )
     return Checked()
 
@@ -147,12 +145,13 @@ def _tail(ending: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def _without_boundaries(count: int) -> Finding:
     return Finding(
         code="HM602",
-        what="rows of several documents without boundaries: nothing says where one starts, so nothing can isolate them",
+        what="rows without boundaries that look like several documents: nothing says where one starts, so nothing can "
+        "isolate them",
         size=float(count),
         unit="begins or ends of a text inside rows",
         where="the batch",
-        way_out="Pack whole documents and pass position_ids that restart: TRL's packing_strategy='bfd' instead of "
-        "'wrapped', DataCollatorWithFlattening, or hermetic.plan_rows and hermetic.collate",
+        way_out="Unless these are turns of long conversations, pack whole documents and pass position_ids that restart: "
+        "TRL's packing_strategy='bfd' in place of 'wrapped', DataCollatorWithFlattening, or hermetic.plan_rows",
     )
 
 

@@ -113,4 +113,4 @@ def _matrix(numbers: list[Any] | None) -> torch.Tensor | None:
 
 
 def _targets(plain: Mapping[str, Any]) -> TargetReading:
-    return TargetReading(**{name: tuple(counts) for name, counts in plain.items()})
+    return TargetReading(**{name: None if counts is None else tuple(counts) for name, counts in plain.items()})

@@ -1,7 +1,7 @@
 """Examine one training call: read the documents, check targets, probe the model with these very arguments.
 
 Everything is about the call as it was caught: this model, in its mode and precision, with this batch. The findings
-of the probe come first; what can be read off the batch is added unless the probe measured the same kind of thing.
+of the probe come first; what can be read off the batch is added unless the probe has measured the same.
 """
 
 from collections.abc import Iterable, Mapping
@@ -85,9 +85,9 @@ def _diagnosis(
 
 
 def _not_yet_seen(findings: Iterable[Finding], measured: Iterable[Finding]) -> list[Finding]:
-    """Those of a kind that the probe has not measured: the hundreds of the code say the kind."""
-    kinds = {finding.code[:3] for finding in measured}
-    return [finding for finding in findings if finding.code[:3] not in kinds]
+    """Those that the probe has not measured itself."""
+    codes = {finding.code for finding in measured}
+    return [finding for finding in findings if finding.code not in codes]
 
 
 def _require_whole(model: nn.Module) -> None:
