@@ -18,6 +18,7 @@ that scripts may match on. The code never changes its meaning; messages may be r
     ├── SealError (RuntimeError)           HE400  a module cannot be made watertight
     ├── ProbeError (RuntimeError)          HE500  an instrument cannot run
     │   ├── LeakError                      HE501  the probe found a leak and was told to raise
+    │   │   └── NotSealedError             HE505  a model was asserted to be sealed (AssertionError)
     │   ├── UnsupportedError               HE502  a model runs documents alone and fails on packed ones
     │   ├── NotPackedError                 HE503  each row of a call holds one document
     │   └── NoBoundariesError              HE504  nothing in a call says where its documents start
@@ -142,6 +143,12 @@ class NoBoundariesError(ProbeError):
     """Nothing in a call says where documents start, so nobody can tell whether its rows are packed."""
 
     code = "HE504"
+
+
+class NotSealedError(LeakError, AssertionError):
+    """A model was asserted to be sealed, and the probe's verdict is another."""
+
+    code = "HE505"
 
 
 class DataError(HermeticError, ValueError):
