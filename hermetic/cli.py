@@ -264,10 +264,10 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a training command until its first batch, and examine packing there.
+    """Examine your own training command at its first batch.
 
-    No file is changed, and the command is ended before any optimizer step. What it writes goes to stderr. The exit
-    code is 1 on a finding, and 2 when it reached no training batch.
+    It runs until then: no file of yours is changed, and it is ended before any optimizer step. What it writes goes to
+    stderr. The exit code is 1 on a finding, and 2 when it reached no training batch.
     """
     from hermetic.doctor import diagnose
 

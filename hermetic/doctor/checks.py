@@ -150,7 +150,7 @@ def _without_boundaries(count: int) -> Finding:
         size=float(count),
         unit="begins or ends of a text inside rows",
         where="the batch",
-        way_out="Unless these are turns of long conversations, pack whole documents and pass position_ids that restart: "
+        way_out="Unless these are turns of long conversations, pack whole documents and let position_ids restart: "
         "TRL's packing_strategy='bfd' in place of 'wrapped', DataCollatorWithFlattening, or hermetic.plan_rows",
     )
 

@@ -37,6 +37,8 @@ def render(diagnosis: "Diagnosis") -> Group:
 
 def _headline(diagnosis: "Diagnosis") -> str:
     head = _HEADS[diagnosis.verdict]
+    if diagnosis.verdict == "leak" and all(finding.code.startswith("HM4") for finding in diagnosis.findings):
+        head = "leak: a document learns to predict tokens of the next one"
     if diagnosis.findings and head.startswith("sound: "):
         head = f"not sound: {diagnosis.findings[0].what}; otherwise {head.removeprefix('sound: ')}"
     return f"{diagnosis.model}: {head}"

@@ -145,10 +145,11 @@ class _Output:
         self._thread.start()
 
     def _read(self) -> None:
-        while piece := os.read(self._stream.fileno(), 65536):
-            self._kept = (self._kept + piece)[-_TAIL:]
-            if self._on_output is not None:
-                self._on_output(piece)
+        with self._stream:
+            while piece := os.read(self._stream.fileno(), 65536):
+                self._kept = (self._kept + piece)[-_TAIL:]
+                if self._on_output is not None:
+                    self._on_output(piece)
 
     def end(self) -> None:
         """Read to the end, which is there once no process of the command is left."""
