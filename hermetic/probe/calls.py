@@ -25,7 +25,7 @@ from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import NoBoundariesError, NotPackedError, ProbeError
 from hermetic.probe.probe import probe
-from hermetic.probe.rebuild import BOUNDARY_ARGUMENTS, Call, Slots, Span, rebuilt, slots_for
+from hermetic.probe.rebuild import BOUNDARY_ARGUMENTS, Call, Slots, Span, is_over_pairs, rebuilt, slots_for
 from hermetic.probe.report import LeakReport
 from hermetic.probe.subject import Forward
 from hermetic.seal.aligned import UNPACKED, Documents
@@ -188,9 +188,10 @@ def _numbers_in_mask(mask: Any, ids: torch.Tensor) -> tuple[torch.Tensor | None,
     width = ids.shape[1]
     if mask.shape == ids.shape and bool((mask > 1).any()):
         return mask, "the numbers in attention_mask"
-    if mask.ndim < 3 or mask.shape[-2:] != (width, width):
+    if not is_over_pairs(mask, ids):
         return None, ""
-    pairs = mask.detach().cpu().reshape(mask.shape[0], -1, width, width)[:, 0].float()
+    rows = mask.shape[0] if mask.ndim > 2 else 1
+    pairs = mask.detach().cpu().reshape(rows, -1, width, width)[:, 0].float()
     allowed = pairs > (pairs.min() + pairs.max()) / 2
     reaches_back = (allowed & torch.ones(width, width, dtype=torch.bool).tril(-1)).any(dim=-1)
     numbers = (~reaches_back).cumsum(dim=-1).expand(ids.shape[0], -1)

@@ -315,8 +315,8 @@ def _gathered(name: str, value: torch.Tensor, call: Call, slots: Slots) -> torch
     """An argument with one value per token, or per pair of tokens, taken where each slot takes after."""
     rows, width = call.ids.shape
     shape, host = value.shape, value.detach().cpu()
-    if value.ndim >= 3 and shape[-2:] == (width, width) and shape[0] in {1, rows}:
-        return _pairs(host, call, slots)
+    if is_over_pairs(value, call.ids):
+        return _pairs(host, call, slots) if value.ndim > 2 else _pairs(host[None], call, slots)[0]
     blank = IGNORE_INDEX if name in {"labels", "shift_labels"} else 0
     if shape[:2] == (rows, width):
         return _blanked(host.flatten(0, 1)[slots.source], slots.real, blank)
@@ -334,6 +334,14 @@ def _gathered(name: str, value: torch.Tensor, call: Call, slots: Slots) -> torch
         "few documents of the call; expected one value for each token. Leave it out of the call, or probe the model "
         "with hermetic.probe"
     )
+
+
+def is_over_pairs(value: torch.Tensor, ids: torch.Tensor) -> bool:
+    """Whether a tensor has a value for every pair of tokens of a row: ``[B, ..., S, S]``, or ``[S, S]`` of one row."""
+    rows, width = ids.shape
+    if value.ndim < 2 or value.shape[-2:] != (width, width):
+        return False
+    return value.shape[0] in {1, rows} if value.ndim > 2 else rows == 1 < width
 
 
 def _blanked(values: torch.Tensor, real: torch.Tensor, blank: int) -> torch.Tensor:
