@@ -11,11 +11,12 @@ causality  change the last token of every document: nothing earlier in a    what
            document may change by a bit                                     hands back
 =========  ==============================================================  ==============================
 
-Up to four documents, swap and gradient take each by itself. Of more, they take groups that tell any two apart
-(``covering_groups``): a group that reaches nobody outside clears all of its pairs at once.
-Cost for G groups of D documents: ``G + 1`` forwards (swap); one forward and ``G + 1`` backwards to the embeddings
-(gradient); seven forwards and two backwards over the batch and two forwards and a backward over each document
-(solo); two forwards (causality).
+Up to four documents, each is measured by itself. Of more, swap takes groups that tell any two documents apart
+(``covering_groups``): a group that reaches nobody outside clears all of its pairs at once; and gradient takes the
+even and the odd ones.
+Price beside one forward that they share: a forward for each of G groups (swap: 8 for 70 documents); a forward and
+three backwards to the embeddings (gradient); a forward and backward over the batch, a forward over each document,
+and some passes over four documents (solo); one forward (causality).
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,8 +62,8 @@ def swap(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> torch
     """
     groups = _groups(batch, singly=singly)
     lengths = list(batch.boundaries.document_lengths)
+    before = subject.packed(batch)
     with torch.no_grad():
-        before = subject.logits(batch).split(lengths)
         moved = [
             _differences(before, subject.logits(with_documents_replaced(batch, group)).split(lengths))
             for group in groups
@@ -101,7 +102,7 @@ def causality(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> 
         raise ProbeError("the causality instrument found no document of two tokens, so there is no later token to see")
     moved = torch.zeros(len(lengths), dtype=torch.float64)
     with torch.no_grad():
-        before = subject.logits(batch)
+        before = torch.cat(subject.packed(batch))
         own = 0.0
         for group in [[document] for document in chosen] if singly else [chosen]:
             after = subject.logits(_with_other_tokens(batch, ends[group]))
@@ -178,21 +179,22 @@ def _with_other_tokens(batch: PackedBatch, places: torch.Tensor) -> PackedBatch:
 def gradient(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> GradientInfluence:
     """Which document reaches which, and whether a token sees its own future, by gradients.
 
-    Of more than four documents, an entry that is not 0 is that of document i together with its group, unless
-    ``singly``.
+    Of more than four documents, the even ones are asked together about the odd ones and the odd ones about the even
+    ones, unless ``singly``: all neighbours, and half of all pairs (``GradientInfluence.measured``).
 
     Raises:
         ProbeError: the subject embeds no tokens through ``torch.nn.Embedding``, or has no backward here.
     """
     generator = torch.Generator().manual_seed(subject.seed)
     ids = batch.input_ids[: batch.boundaries.num_tokens].to(subject.device)
+    count = batch.boundaries.num_documents
     with frozen(subject.parameters()):
         return gradient_influence(
             lambda: subject.logits(batch),
             ids,
             batch.boundaries.document_lengths,
             generator=generator,
-            groups=_groups(batch, singly=singly),
+            groups=[[i] for i in range(count)] if singly or count <= 4 else [range(0, count, 2), range(1, count, 2)],
         )
 
 
@@ -211,20 +213,37 @@ class Equivalence:
 
 
 def solo(subject: Subject, batch: PackedBatch) -> Equivalence:
-    """Compare each packed document with the same document alone, in logits and in parameter gradients."""
-    documents = [collate([document]) for document in documents_of(batch)]
-    lengths = batch.boundaries.document_lengths
-    with torch.no_grad():
-        packed = subject.logits(batch).split(list(lengths))
-        alone = [subject.logits(document) if document.boundaries.num_tokens else None for document in documents]
-        floor = noise_floor(lambda: subject.logits(batch))
-    gradients, gradient_floor = _gradient_equivalence(subject, batch, documents)
+    """Compare each packed document with the same document alone, in logits and in parameter gradients.
+
+    Of more than four documents, parameter gradients are compared for the first, the middle, the last and the
+    longest one, packed among all others; the noise floors are measured on these four.
+    """
+    packed = subject.packed(batch)
+    alone = subject.alone(batch)
+    gradients, gradient_floor = _gradient_equivalence(subject, batch)
     return Equivalence(
-        logits=_differences(packed, [p if a is None else a for p, a in zip(packed, alone, strict=True)]),
-        noise_floor=floor,
+        logits=_differences(packed, alone),
+        noise_floor=floor_of(subject, batch),
         gradients=gradients,
         gradient_floor=gradient_floor,
     )
+
+
+@torch.no_grad()
+def floor_of(subject: Subject, batch: PackedBatch) -> float:
+    """The noise floor of the logits of a batch, measured on a few of its documents."""
+    few = collate([list(documents_of(batch))[document] for document in few_of(batch)])
+    return noise_floor(lambda: subject.logits(few))
+
+
+def few_of(batch: PackedBatch) -> list[int]:
+    """All documents up to four; of more, the first, the middle, the last and the longest: ``[0, 2, 3, 5]``."""
+    lengths = batch.boundaries.document_lengths
+    present = [document for document, length in enumerate(lengths) if length]
+    if len(present) <= 4:
+        return present
+    longest = max(present, key=lambda document: lengths[document])
+    return sorted({present[0], present[len(present) // 2], present[-1], longest})
 
 
 def among_equals(subject: Subject, batch: PackedBatch, document: int) -> float:
@@ -246,31 +265,37 @@ def documents_of(batch: PackedBatch) -> Iterator[dict[str, torch.Tensor]]:
         yield {"input_ids": ids, "labels": labels}
 
 
-def _gradient_equivalence(
-    subject: Subject, batch: PackedBatch, documents: Sequence[PackedBatch]
-) -> tuple[float | None, float | None]:
+def _gradient_equivalence(subject: Subject, batch: PackedBatch) -> tuple[float | None, float | None]:
     """The relative difference between packed and alone, and the one that rounding alone may make."""
     compared = _compared_parameters(subject)
+    few = few_of(batch)
+    documents = [collate([document]) for i, document in enumerate(documents_of(batch)) if i in few]
     supervised = [document for document in documents if document.num_supervised_tokens]
-    if not compared or not supervised or not _has_backward(subject, batch):
+    if not compared or not supervised:
         return None, None
-    count = batch.num_supervised_tokens
+    count = sum(document.num_supervised_tokens for document in supervised)
+    packed = _gradients(subject, [_supervised_only(batch, few)], compared, count)
+    if packed is None:
+        return None, None
     alone = _gradients(subject, supervised, compared, count)
-    packed = _gradients(subject, [batch], compared, count)
+    with perturbed_by_roundings(subject.seed):
+        perturbed = _gradients(subject, supervised, compared, count)
+    assert alone is not None and perturbed is not None  # noqa: S101, PT018 - what has a backward packed has one alone
     size = float(torch.linalg.vector_norm(alone))
     if size == 0.0:
         return float(torch.linalg.vector_norm(packed)), 0.0
-    with perturbed_by_roundings(subject.seed):
-        perturbed = _gradients(subject, [batch], compared, count)
     rounding = max(torch.finfo(parameter.dtype).eps for parameter in compared)
-    noise = float(torch.linalg.vector_norm(perturbed - packed)) / size
+    noise = float(torch.linalg.vector_norm(perturbed - alone)) / size
     floor = max(noise, rounding) if noise else UNMEASURED_ROUNDINGS * rounding
     return float(torch.linalg.vector_norm(packed - alone)) / size, floor
 
 
-def _has_backward(subject: Subject, batch: PackedBatch) -> bool:
-    with torch.enable_grad():
-        return subject.logits(batch).requires_grad
+def _supervised_only(batch: PackedBatch, documents: Sequence[int]) -> PackedBatch:
+    """The same batch with the labels of some documents only."""
+    chosen = torch.isin(batch.boundaries.document_ids, torch.tensor(documents)).to(batch.labels.device)
+    labels = torch.full_like(batch.labels, IGNORE_INDEX)
+    labels[: len(chosen)] = batch.labels[: len(chosen)].masked_fill(~chosen, IGNORE_INDEX)
+    return replace(batch, labels=labels)
 
 
 def _compared_parameters(subject: Subject) -> list[nn.Parameter]:
@@ -285,13 +310,15 @@ def _compared_parameters(subject: Subject) -> list[nn.Parameter]:
 
 def _gradients(
     subject: Subject, batches: Sequence[PackedBatch], compared: Sequence[nn.Parameter], count: int
-) -> torch.Tensor:
-    """Gradient of the summed token losses over ``count``, as one flat vector."""
+) -> torch.Tensor | None:
+    """Gradient of the summed token losses over ``count``, as one flat vector; ``None`` when logits are detached."""
     chosen = {id(p) for p in compared}
     others = [p for p in subject.parameters() if id(p) not in chosen]
     with _borrowed_gradients(compared), frozen(others), torch.enable_grad():
         for batch in batches:
             logits = subject.logits(batch)
+            if not logits.requires_grad:
+                return None
             loss = packed_loss(logits, _targets(batch, logits.shape[-1]).to(logits.device), denominator=count)
             loss.backward()
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in compared]

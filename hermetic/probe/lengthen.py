@@ -6,14 +6,14 @@ is the noise floor, measured in place. Random draws are replaced by their upper 
 shows by its scale and not by its values: NEFTune divides by the length of the row.
 Guarantee: whatever depends on the lengths of the row by more than rounding moves: rotary scaling by the longest
 position (dynamic NTK, longrope), biases and temperatures by row length, the capacity of experts.
-Price: five forwards over the batch, two over a longer one; the model is left as it was.
+Price: two forwards over a longer row, and some over four documents; the model is left as it was.
 Blind to: thresholds beyond the lengthened row. It cannot tell a length from content that is carried along: that
 is what swap and gradient are for.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,8 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode  # PyTorch documents 
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import HermeticError, ProbeError
+from hermetic.probe.instruments import floor_of
 from hermetic.probe.subject import Subject
-from hermetic.seal.measure import FORWARD_FAILURES, largest_difference, noise_floor
+from hermetic.seal.measure import FORWARD_FAILURES, largest_difference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +37,10 @@ class Lengthening:
     """Largest logit difference that rounding alone may make."""
 
 
-def lengthen(subject: Subject, batch: PackedBatch) -> Lengthening:
+def lengthen(subject: Subject, batch: PackedBatch, *, floor: float | None = None) -> Lengthening:
     """Lengthen the first and the last document, one after the other, and watch all others.
+
+    ``floor`` is the noise floor, where it is known.
 
     Raises:
         ProbeError: the subject cannot run the longer row, as with a table of positions that ends before.
@@ -45,11 +48,11 @@ def lengthen(subject: Subject, batch: PackedBatch) -> Lengthening:
     lengths = list(batch.boundaries.document_lengths)
     present = [document for document, length in enumerate(lengths) if length]
     change = torch.zeros(len(lengths), dtype=torch.float64)
-    with _without_chance(subject, batch), torch.no_grad():
-        before = subject.logits(batch).split(lengths)
-        floor = noise_floor(lambda: subject.logits(batch))
+    with _without_chance(subject, batch) as quiet, torch.no_grad():
+        before = quiet.packed(batch)
+        floor = floor_of(quiet, batch) if floor is None or quiet is not subject else floor
         for longer in dict.fromkeys((present[0], present[-1])):
-            after = _logits_lengthened(subject, batch, longer)
+            after = _logits_lengthened(quiet, batch, longer)
             for document in present:
                 if document != longer:
                     moved = largest_difference(before[document], after[document][: lengths[document]])
@@ -102,12 +105,20 @@ def _refusing_ids_beyond_tables() -> Iterator[None]:
 
 
 @contextmanager
-def _without_chance(subject: Subject, batch: PackedBatch) -> Iterator[None]:
+def _without_chance(subject: Subject, batch: PackedBatch) -> Iterator[Subject]:
     """In the subject's own mode with its random draws fixed; in evaluation mode where some cannot be."""
+    if not subject.is_random(batch):
+        yield subject
+        return
+    quiet = replace(subject, kept={})
     with _FixedDraws():
-        fixed = not subject.is_random(batch)
-    with _FixedDraws() if fixed else subject.evaluation():
-        yield
+        fixed = not quiet.is_random(batch)
+    if fixed:
+        with _FixedDraws():
+            yield quiet
+    else:
+        with subject.evaluation() as quiet:
+            yield quiet
 
 
 class _FixedDraws(TorchDispatchMode):

@@ -27,7 +27,7 @@ class Observation:
 
 
 def observe(subject: Subject, batch: PackedBatch) -> Observation:
-    """Watch one run of the subject over ``batch``."""
+    """Watch the first run of the subject over ``batch``."""
     calls: list[tuple[nn.Module, dict[str, Any]]] = []
     running_on: list[torch.Tensor] = []
     ids = batch.input_ids
@@ -46,8 +46,7 @@ def observe(subject: Subject, batch: PackedBatch) -> Observation:
     modules = {module for root in subject.modules for module in root.modules()}
     handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
     try:
-        with torch.no_grad():
-            subject.logits(batch)
+        subject.packed(batch)
     finally:
         for handle in handles:
             handle.remove()

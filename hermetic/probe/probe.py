@@ -9,7 +9,8 @@ Price: about ``D + 3`` forwards and ``D + 2`` backwards over the batch for D doc
 over single documents; no copy of the model, the caller's gradients, modes and random state are left alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,11 +41,8 @@ from hermetic.probe.targets import Targets, targets
 from hermetic.probe.weights import Weights, weights
 from hermetic.seal.measure import (
     FLOOR_FACTOR,
-    FORWARD_FAILURES,
     GradientInfluence,
-    covering_groups,
     largest_difference,
-    noise_floor,
 )
 
 INSTRUMENTS = ("swap", "gradient", "solo", "length-change", "causality", "targets", "weights")
@@ -103,15 +101,15 @@ def probe(
     chosen = _chosen(instruments)
     subject = subject_from(model, seed=seed)
     batch = _batch(subject, documents, lengths)
-    _require_alone(subject, batch)
+    subject.alone(batch)  # a subject that cannot even run each document alone is not a finding about packing
     measured = Measurements()
     try:
         with packed_run(subject.name):
-            _require_repeatable(subject, batch)
-            _require_still_control(subject, batch)
             measured.observation = observe(subject, batch)
+            _require_repeatable(subject, batch)
             for name in chosen:
                 _measure(name, subject, batch, measured, required=instruments is not None)
+            _require_still(subject, batch)
     except UnsupportedError as error:
         return _report(subject, batch, measured, "unsupported", [unsupported_finding(error)])
     if not measured.ran:
@@ -147,27 +145,12 @@ def _batch(subject: Subject, documents: Sequence[Mapping[str, Any]] | None, leng
     return batch
 
 
-def _require_alone(subject: Subject, batch: PackedBatch) -> None:
-    """A subject that cannot even run each document alone is not a finding about packing."""
-    for index, document in enumerate(measuring.documents_of(batch)):
-        if document["input_ids"].numel() == 0:
-            continue
-        try:
-            with torch.no_grad():
-                subject.logits(collate([document]))
-        except ProbeError:
-            raise
-        except FORWARD_FAILURES as error:
-            raise ProbeError(
-                f"{subject.name} failed on document {index} alone ({type(error).__name__}: {error}); "
-                "expected it to run before packing is probed"
-            ) from error
-
-
 def _require_repeatable(subject: Subject, batch: PackedBatch) -> None:
     """Instruments compare runs, so a run has to say the same when nothing has changed."""
+    if not subject.is_random(batch):
+        return  # then two runs from different random states agree, and so do any from the same one
     with torch.no_grad():
-        first, second = subject.logits(batch), subject.logits(batch)
+        first, second = torch.cat(subject.packed(batch)), subject.logits(batch)
     if not torch.equal(first, second):
         raise ProbeError(
             f"{subject.name} gave other logits for the same batch and random state (by up to "
@@ -177,21 +160,28 @@ def _require_repeatable(subject: Subject, batch: PackedBatch) -> None:
         )
 
 
-def _require_still_control(subject: Subject, batch: PackedBatch) -> None:
-    """A document alone in a row of its own has no neighbours: packed rows that run beside it may not move it."""
-    document = next(documents for documents in measuring.documents_of(batch) if documents["input_ids"].numel())
-    control = collate([document])
+def _require_still(subject: Subject, batch: PackedBatch) -> None:
+    """A document alone in a row of its own has no neighbours: whatever ran packed in between may not move it."""
+    control = next(i for i, length in enumerate(batch.boundaries.document_lengths) if length)
     with torch.no_grad():
-        before = subject.logits(control)
-        other = batch if batch.input_ids.unique().numel() < 2 else measuring.with_documents_replaced(batch, [0, -1])
-        subject.logits(other)
-        moved = largest_difference(before, subject.logits(control))
+        again = subject.logits(collate([list(measuring.documents_of(batch))[control]]))
+    moved = largest_difference(subject.alone(batch)[control], again)
     if moved:
         raise ProbeError(
-            f"{subject.name} gave a document alone in a row of its own other logits (by up to {moved:.2g}) after it "
-            "had run packed documents, so what moves says nothing about packing; expected a subject that keeps no "
-            "state between calls"
+            f"{subject.name} gave document {control} alone in a row of its own other logits (by up to {moved:.2g}) "
+            "after it had run packed ones, so what moves says nothing about packing; expected a subject that keeps "
+            "no state between calls"
         )
+
+
+@contextmanager
+def _without_dropout(subject: Subject, batch: PackedBatch) -> Iterator[Subject]:
+    """The subject in evaluation mode where its own mode draws random numbers; else as it is."""
+    if not subject.is_random(batch):
+        yield subject
+        return
+    with subject.evaluation() as quiet:
+        yield quiet
 
 
 def _measure(name: str, subject: Subject, batch: PackedBatch, measured: Measurements, *, required: bool) -> None:
@@ -214,12 +204,12 @@ def _gradient(subject: Subject, batch: PackedBatch, measured: Measurements) -> N
 
 
 def _solo(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
-    with subject.without_dropout(batch):
-        measured.equivalence = measuring.solo(subject, batch)
+    with _without_dropout(subject, batch) as quiet:
+        measured.equivalence = measuring.solo(quiet, batch)
 
 
 def _length_change(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
-    measured.lengthening = lengthen(subject, batch)
+    measured.lengthening = lengthen(subject, batch, floor=measured.noise_floor)
 
 
 def _causality(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
@@ -231,8 +221,8 @@ def _targets(subject: Subject, batch: PackedBatch, measured: Measurements) -> No
 
 
 def _weights(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
-    with subject.without_dropout(batch):
-        measured.weights = weights(subject, batch)
+    with _without_dropout(subject, batch) as quiet:
+        measured.weights = weights(quiet, batch)
 
 
 _RUN: dict[str, Callable[[Subject, PackedBatch, Measurements], None]] = {
@@ -286,7 +276,7 @@ def _is_rounding(subject: Subject, batch: PackedBatch, moved: float, floor: floa
 
 def _take_singly(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
     """Once something is found, say which document reaches which: no longer in groups."""
-    if batch.boundaries.num_documents == len(covering_groups(batch.boundaries.num_documents)):
+    if batch.boundaries.num_documents <= 4:
         return
     if measured.influence is not None and bool(measured.influence.any()):
         measured.influence = measuring.swap(subject, batch, singly=True)
@@ -306,8 +296,7 @@ def _future(subject: Subject, batch: PackedBatch, measured: Measurements) -> Fin
     moved = float(measured.causality[worst])
     floor = measured.noise_floor
     if floor is None:
-        with torch.no_grad():
-            floor = noise_floor(lambda: subject.logits(batch))
+        floor = measuring.floor_of(subject, batch)
     if moved == 0.0 or _is_rounding(subject, batch, moved, floor):
         return None
     return causality_finding(moved, "logits", f"document {worst}")
@@ -328,6 +317,7 @@ def _report(
         lengths=batch.boundaries.document_lengths,
         influence=measured.influence,
         gradients=None if measured.gradients is None else measured.gradients.across,
+        gradients_measured=None if measured.gradients is None else measured.gradients.measured,
         equivalence=None if solo is None else solo.logits,
         gradient_equivalence=None if solo is None else solo.gradients,
         noise_floor=measured.noise_floor,

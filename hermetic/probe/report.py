@@ -70,6 +70,9 @@ class LeakReport:
     """``[D, D]``: how far document i's logits move when document j is swapped; the diagonal is 0."""
     gradients: torch.Tensor | None
     """``[D, D]``: largest gradient of document i's logits at document j's embeddings."""
+    gradients_measured: torch.Tensor | None = None
+    """``[D, D]`` booleans: which entries of ``gradients`` were measured; others are 0.0 and say nothing. Of up to four
+    documents, and wherever something leaks, all are; of more, those of even at odd and of odd at even documents."""
     equivalence: torch.Tensor | None
     """``[D]``: largest logit difference between packed and alone."""
     gradient_equivalence: float | None
@@ -124,6 +127,7 @@ class LeakReport:
             "lengths": list(self.lengths),
             "influence": _plain(self.influence),
             "gradients": _plain(self.gradients),
+            "gradients_measured": _plain(self.gradients_measured),
             "equivalence": _plain(self.equivalence),
             "gradient_equivalence": self.gradient_equivalence,
             "noise_floor": self.noise_floor,

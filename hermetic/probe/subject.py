@@ -7,7 +7,7 @@ leaves the caller's random state as it was.
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,15 @@ _FAILURES = (RuntimeError, ValueError, TypeError, NotImplementedError, ImportErr
 """What models raise when they cannot run an input."""
 
 
+@dataclass(kw_only=True, slots=True)
+class Runs:
+    """Of one batch: the logits of its documents, packed and alone, and whether they depend on the random state."""
+
+    packed: tuple[torch.Tensor, ...] | None = None
+    alone: tuple[torch.Tensor, ...] | None = None
+    random: bool | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
     """A function from packed batches to logits, and the modules behind it."""
@@ -42,6 +51,8 @@ class Subject:
     """Runs the subject with its own loss; ``None`` when it has none."""
     counts: bool = False
     """The loss can be told the number of supervised tokens of the whole step."""
+    kept: dict[PackedBatch, Runs] = field(default_factory=dict)
+    """Runs that several instruments compare with, made once for each batch."""
 
     def output_with_loss(self, batch: PackedBatch, *, count: int | None = None) -> Any:
         """What the subject returns together with its own loss.
@@ -97,36 +108,62 @@ class Subject:
             )
         return logits
 
+    @torch.no_grad()
+    def packed(self, batch: PackedBatch) -> tuple[torch.Tensor, ...]:
+        """Logits of each document in the row, ``[length, V]``; run once and kept."""
+        runs = self.kept.setdefault(batch, Runs())
+        if runs.packed is None:
+            runs.packed = self.logits(batch).split(list(batch.boundaries.document_lengths))
+        return runs.packed
+
+    @torch.no_grad()
+    def alone(self, batch: PackedBatch) -> tuple[torch.Tensor, ...]:
+        """Logits of each document in a row of its own, ``[length, V]``, empty for an empty one; run once and kept.
+
+        Raises:
+            ProbeError: the subject fails on one of them.
+        """
+        runs = self.kept.setdefault(batch, Runs())
+        if runs.alone is None:
+            parts = enumerate(batch.unpack(batch.input_ids))
+            runs.alone = tuple(self._alone(index, ids) if ids.numel() else torch.empty(0) for index, ids in parts)
+        return runs.alone
+
+    def _alone(self, index: int, ids: torch.Tensor) -> torch.Tensor:
+        try:
+            return self.logits(collate([{"input_ids": ids}]))
+        except ProbeError:
+            raise
+        except FORWARD_FAILURES as error:
+            raise ProbeError(
+                f"{self.name} failed on document {index} alone ({type(error).__name__}: {error}); "
+                "expected it to run before packing is probed"
+            ) from error
+
     @contextmanager
     def same_randomness(self) -> Iterator[None]:
         """The random state of every run for the duration; the caller's is put back."""
         with _same_randomness(self.seed, self.device):
             yield
 
+    @torch.no_grad()
     def is_random(self, batch: PackedBatch) -> bool:
         """Whether another random state alone changes the logits: dropout is active."""
-        other = replace(self, seed=self.seed + 1)
-        with torch.no_grad():
-            return not torch.equal(self.logits(batch), other.logits(batch))
+        runs = self.kept.setdefault(batch, Runs())
+        if runs.random is None:
+            other = replace(self, seed=self.seed + 1).logits(batch)
+            runs.random = not torch.equal(torch.cat(self.packed(batch)), other)
+        return runs.random
 
     @contextmanager
-    def without_dropout(self, batch: PackedBatch) -> Iterator[None]:
-        """Evaluation mode where the subject's own mode draws random numbers; else its own mode."""
-        if self.is_random(batch):
-            with self.evaluation():
-                yield
-        else:
-            yield
+    def evaluation(self) -> Iterator["Subject"]:
+        """The subject with all modules in evaluation mode for the duration."""
+        with evaluation(nn.ModuleList(self.modules)):
+            yield replace(self, kept={})
 
     def parameters(self) -> list[nn.Parameter]:
         """All parameters behind the subject, each once."""
         return list({id(p): p for module in self.modules for p in module.parameters()}.values())
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """All modules in evaluation mode for the duration."""
-        with evaluation(nn.ModuleList(self.modules)):
-            yield
 
 
 def subject_from(model: nn.Module | Forward, *, seed: int) -> Subject:

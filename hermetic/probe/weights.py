@@ -6,7 +6,7 @@ Whichever convention fits is the loss's own; if none does, the loss depends on t
 told the number of supervised tokens of the step, micro-batches have to add up to the batch; so do ranks, which
 scale by their number and average.
 Guarantee: differences within ten noise floors, measured in place, are rounding; larger ones are findings.
-Price: about six forwards with the loss; no backward.
+Price: about eight forwards with the loss over at most four documents; no backward.
 Blind to: reductions outside of the subject, such as a Trainer's division by accumulation steps, and to gradients that
 do not follow the loss.
 """
@@ -19,6 +19,7 @@ import torch
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import ProbeError
+from hermetic.probe.instruments import documents_of, few_of
 from hermetic.probe.subject import Subject
 from hermetic.seal.measure import FLOOR_FACTOR, perturbed_by_roundings
 
@@ -65,15 +66,12 @@ def weights(subject: Subject, batch: PackedBatch) -> Weights:
     Raises:
         ProbeError: the subject has no loss, or fewer than two documents are supervised.
     """
-    documents = [
-        {"input_ids": ids, "labels": labels}
-        for ids, labels in zip(batch.unpack(batch.input_ids), batch.unpack(batch.labels), strict=True)
-    ]
-    supervised = [document for document in documents if bool((document["labels"] >= 0).any())]
+    supervised = [document for document in documents_of(batch) if bool((document["labels"] >= 0).any())]
     if len(supervised) < 2:
         raise ProbeError(
             f"the weights instrument needs two documents with labels and got {len(supervised)}; give it longer ones"
         )
+    supervised = [supervised[document] for document in few_of(collate(supervised))]
     parts = _parts(supervised)
     whole, separate = collate(supervised), [collate(part) for part in parts]
     with torch.no_grad():

@@ -137,8 +137,8 @@ def covering_groups(count: int) -> list[list[int]]:
 def by_pairs(groups: Sequence[Sequence[int]], readings: Sequence[torch.Tensor]) -> torch.Tensor:
     """``[D, D]``: from a reading ``[D]`` of every group, that of document i's groups at document j.
 
-    Off the diagonal the smallest over the groups that hold i and not j: one of them at 0 clears the pair. On the
-    diagonal the largest over the groups that hold i.
+    Off the diagonal the smallest over the groups that hold i and not j: one of them at 0 clears the pair, and where
+    there is none it is infinite. On the diagonal the largest over the groups that hold i.
     """
     count = len(readings[0])
     pairs = torch.full((count, count), torch.inf, dtype=torch.float64)
@@ -159,6 +159,8 @@ class GradientInfluence:
 
     across: torch.Tensor
     """``[D, D]`` float64: of document i's logits (or of those of a group that holds i) at document j's embeddings."""
+    measured: torch.Tensor
+    """``[D, D]`` booleans: the entries of ``across`` that were measured; others are 0.0 and say nothing."""
     future: float
     """Of the first half of each document's logits at the embeddings of its second half."""
 
@@ -173,7 +175,7 @@ def gradient_influence(
 ) -> GradientInfluence:
     """Which document reaches which, by gradients: off the diagonal a sealed model has exact zeros.
 
-    One backward for each of ``groups`` of documents, by default for each document.
+    One backward for each of ``groups`` of documents; by default of those that tell any two documents apart.
 
     The logits are contracted with random signs, so that no sum cancels by construction. A zero attention
     weight has a zero gradient, and the smallest that is not zero shows, down to 1e-30 and below. Uses
@@ -198,21 +200,27 @@ def gradient_influence(
         signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
         per_token = (logits * signs).sum(dim=-1)
         sums = [document.sum() for document in per_token.split(list(lengths))]
-        groups = [[document] for document in range(len(lengths))] if groups is None else groups
+        groups = covering_groups(len(lengths)) if groups is None else groups
         readings = [
             _largest_per_document(_pull(torch.stack([sums[i] for i in group]).sum(), taps, input_ids.numel()), lengths)
             for group in groups
         ]
         early = _first_halves(lengths).to(logits.device)
         later = _pull(per_token[early].sum(), taps, input_ids.numel())[~early.cpu()]
-    found = GradientInfluence(across=by_pairs(groups, readings), future=float(later.max()) if later.numel() else 0.0)
+    if not all(bool(reading.isfinite().all()) for reading in readings):
+        raise ProbeError("the gradients at the embeddings are not finite; check the weights for NaN, and the precision")
+    pairs = by_pairs(groups, readings)
+    measured = pairs != torch.inf
+    found = GradientInfluence(
+        across=pairs.masked_fill(~measured, 0.0),
+        measured=measured,
+        future=float(later.max()) if later.numel() else 0.0,
+    )
     _refuse_blind(found)
     return found
 
 
 def _refuse_blind(found: GradientInfluence) -> None:
-    if not bool(found.across.isfinite().all()):
-        raise ProbeError("the gradients at the embeddings are not finite; check the weights for NaN, and the precision")
     if float(found.across.diagonal().max()) == 0.0:
         raise ProbeError(
             "the gradient of every document at its own embeddings is exactly 0, so zeros between documents would "
