@@ -275,7 +275,7 @@ def _run_on(positions: Any, ids: torch.Tensor) -> bool:
 def _are_ids(labels: Any, ids: torch.Tensor) -> bool:
     if not isinstance(labels, torch.Tensor) or labels.numel() != ids.numel():
         return False
-    labels = labels.view(ids.shape)
+    labels = labels.reshape(ids.shape)
     return bool(((labels == ids.to(labels.device)) | (labels == IGNORE_INDEX)).all())
 
 
@@ -283,7 +283,7 @@ def _firsts_have_labels(labels: Any, ids: torch.Tensor, found: Rows) -> bool:
     """Whether the first token of a document that follows another is a target, across the seam."""
     if not _are_ids(labels, ids):
         return False
-    rows = labels.view(ids.shape)
+    rows = labels.reshape(ids.shape).cpu()
     return any(int(rows[span.row, span.start]) != IGNORE_INDEX for row in found for span in row if span.start)
 
 
