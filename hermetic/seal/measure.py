@@ -127,7 +127,7 @@ def covering_groups(count: int) -> list[list[int]]:
     the number of groups grows with the logarithm: 6 for 20 documents, 11 for 400. Up to 4 documents, each is its
     own group: ``covering_groups(3) == [[0], [1], [2]]``.
     """
-    number = next(n for n in range(count + 1) if math.comb(n, n // 2) >= count)
+    number = next(n for n in range(1, count + 1) if math.comb(n, n // 2) >= count)
     if number >= count:
         return [[document] for document in range(count)]
     sets = list(islice(combinations(range(number), number // 2), count))
