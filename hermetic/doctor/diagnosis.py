@@ -1,12 +1,14 @@
 """What a doctor found about one training command: plain data that travels from its process to the one that prints."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_type_hints
 
+import numpy as np
 import torch
 
-from hermetic.probe import Finding, LayerReading, LeakReport, TargetReading
+from hermetic.probe import Finding, LeakReport
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -66,18 +68,8 @@ class Diagnosis:
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Diagnosis":
         """The inverse of ``to_dict``."""
-        return Diagnosis(
-            model=plain["model"],
-            packing=plain["packing"],
-            rows=plain["rows"],
-            slots=plain["slots"],
-            documents=tuple(plain["documents"]),
-            source=plain["source"],
-            inferred=plain["inferred"],
-            findings=tuple(Finding(**finding) for finding in plain["findings"]),
-            notes=tuple(plain["notes"]),
-            report=None if plain["report"] is None else report_from_dict(plain["report"]),
-        )
+        found: Diagnosis = _typed(Diagnosis, plain)
+        return found
 
     def __rich__(self) -> "Group":
         from hermetic.doctor.render import render
@@ -85,32 +77,17 @@ class Diagnosis:
         return render(self)
 
 
-def report_from_dict(plain: Mapping[str, Any]) -> LeakReport:
-    """The inverse of ``LeakReport.to_dict``."""
-    return LeakReport(
-        subject=plain["subject"],
-        verdict=plain["verdict"],
-        findings=tuple(Finding(**finding) for finding in plain["findings"]),
-        lengths=tuple(plain["lengths"]),
-        influence=_matrix(plain["influence"]),
-        gradients=_matrix(plain["gradients"]),
-        equivalence=_matrix(plain["equivalence"]),
-        gradient_equivalence=plain["gradient_equivalence"],
-        noise_floor=plain["noise_floor"],
-        instruments=tuple(plain["instruments"]),
-        not_run=tuple(plain["not_run"].items()),
-        lengthening=_matrix(plain["lengthening"]),
-        causality=_matrix(plain["causality"]),
-        targets=None if plain["targets"] is None else _targets(plain["targets"]),
-        weights=None if plain["weights"] is None else tuple(plain["weights"].items()),
-        layers=None if plain["layers"] is None else tuple(LayerReading(**layer) for layer in plain["layers"]),
-        note=tuple(plain["note"]),
-    )
-
-
-def _matrix(numbers: list[Any] | None) -> torch.Tensor | None:
-    return None if numbers is None else torch.tensor(numbers, dtype=torch.float64)
-
-
-def _targets(plain: Mapping[str, Any]) -> TargetReading:
-    return TargetReading(**{name: None if counts is None else tuple(counts) for name, counts in plain.items()})
+def _typed(kind: Any, plain: Any) -> Any:
+    """Plain lists, numbers and mappings as a value of this annotated type: what ``to_dict`` made of it, undone."""
+    (kind, *_) = [one for one in get_args(kind) if one is not NoneType] if isinstance(kind, UnionType) else [kind]
+    if plain is None:
+        return None
+    if kind is torch.Tensor:
+        return torch.from_numpy(np.array(plain))  # float64 or bool, as the numbers are
+    if is_dataclass(kind):
+        hints, make = get_type_hints(kind), cast("Any", kind)
+        return make(**{one.name: _typed(hints[one.name], plain[one.name]) for one in fields(kind)})
+    if get_origin(kind) is tuple:
+        members = plain.items() if isinstance(plain, Mapping) else plain
+        return tuple(_typed(get_args(kind)[0], one) for one in members)
+    return tuple(plain) if isinstance(plain, list) else plain
