@@ -224,7 +224,7 @@ def test_a_right_mask_is_no_distortion():
 
 def test_calls_are_recorded_over_few_tokens_and_over_no_width_of_the_model():
     subject = subject_from(hermetic.seal(tiny("llama")), seed=0)
-    for lengths in ((400, 500, 30), (16, 16), (3, 5), (2,) * 200):
+    for lengths in ((400, 500, 30), (16, 16), (3, 5), (1, 1), (2,) * 200):
         small = locate.shortened(subject, packed(lengths))
         assert 2 <= small.boundaries.num_documents <= len(lengths)
         assert small.num_slots <= locate.MAX_TOKENS

@@ -32,6 +32,9 @@ from hermetic.seal.replay import Call, axes_of, carried, recorded
 MAX_TOKENS = 512
 """Calls are recorded over at most this many tokens, so that their activations fit beside any model."""
 
+_MAX_DOCUMENTS = 4
+"""Each is a backward through every module."""
+
 Kind = Literal["attention", "boundary", "recurrence", "convolution"]
 
 _TOKEN_WISE = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity)
@@ -119,18 +122,22 @@ def distorted_place(subject: Subject, batch: PackedBatch, document: int) -> tupl
 
 
 def shortened(subject: Subject, batch: PackedBatch) -> PackedBatch:
-    """The first documents of a batch, cut to few tokens, and to a number that is no width of the model.
+    """The first four documents of a batch, cut to few tokens, and to a number that is no width of the model.
 
-    Where tokens lie in a tensor is told by sizes, so no other axis may be as long as the row.
+    Where tokens lie in a tensor is told by sizes, so no other axis may be as long as the row. Where documents are too
+    short to be cut, the last one goes on with its own tokens.
     """
     widths = {size for parameter in subject.parameters() for size in parameter.shape}
-    ids = [part for part in batch.unpack(batch.input_ids) if part.numel()][: MAX_TOKENS // 16]
+    ids = [part for part in batch.unpack(batch.input_ids) if part.numel()][:_MAX_DOCUMENTS]
     ids = [part[: MAX_TOKENS // len(ids)] for part in ids]
-    while any(width % sum(map(len, ids)) == 0 for width in widths):
+    total = sum(map(len, ids))
+    sizes = (*range(total, 2 * len(ids), -1), *range(total + 1, 2 * total + 2 * len(ids)))
+    size = next((size for size in sizes if all(width % size for width in widths)), total)
+    while sum(map(len, ids)) > size:
         longest = max(range(len(ids)), key=lambda document: len(ids[document]))
-        if len(ids[longest]) < 3:
-            break
         ids[longest] = ids[longest][:-1]
+    missing = size - sum(map(len, ids))
+    ids[-1] = ids[-1].repeat(1 + missing)[: len(ids[-1]) + missing]
     return collate([{"input_ids": part} for part in ids])
 
 

@@ -102,7 +102,7 @@ def probe(
     """
     chosen = _chosen(instruments)
     subject = subject_from(model, seed=seed)
-    batch = _batch(subject, documents, lengths)
+    batch = packed_documents(subject, documents, lengths)
     subject.alone(batch)  # a subject that cannot even run each document alone is not a finding about packing
     measured = Measurements()
     try:
@@ -132,7 +132,14 @@ def _chosen(instruments: Sequence[str] | None) -> tuple[str, ...]:
     return names
 
 
-def _batch(subject: Subject, documents: Sequence[Mapping[str, Any]] | None, lengths: Sequence[int]) -> PackedBatch:
+def packed_documents(
+    subject: Subject, documents: Sequence[Mapping[str, Any]] | None, lengths: Sequence[int]
+) -> PackedBatch:
+    """The documents that were given, or random ones of the given lengths, in one row.
+
+    Raises:
+        ProbeError: fewer than two have tokens.
+    """
     if documents is None:
         generator = torch.Generator().manual_seed(subject.seed)
         documents = [
@@ -364,10 +371,12 @@ def layers(
         ProbeError: it is no model, or too few documents were given.
 
     Example:
-        >>> import torch, hermetic
+        >>> import transformers, hermetic
         >>> from hermetic.probe import layers
-        >>> layers(torch.nn.Embedding(32, 8))
-        ()
+        >>> config = transformers.LlamaConfig(vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=1)
+        >>> model = hermetic.seal(transformers.LlamaForCausalLM(config))
+        >>> [(layer.name, layer.kind, layer.influence, layer.reach) for layer in layers(model)]
+        [('model.layers.0.self_attn', 'LlamaAttention', 0.0, 0)]
     """
     subject = subject_from(model, seed=seed)
-    return read_layers(subject, _batch(subject, documents, lengths))
+    return read_layers(subject, packed_documents(subject, documents, lengths))
