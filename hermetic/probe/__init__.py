@@ -3,6 +3,7 @@
 from hermetic.probe.calls import probe_call
 from hermetic.probe.guard import Guard, guard
 from hermetic.probe.probe import INSTRUMENTS, layers, probe
+from hermetic.probe.reach import token_reach, with_details
 from hermetic.probe.report import Finding, LayerReading, LeakReport, TargetReading
 
 __all__ = [
@@ -16,4 +17,6 @@ __all__ = [
     "layers",
     "probe",
     "probe_call",
+    "token_reach",
+    "with_details",
 ]

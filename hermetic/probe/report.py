@@ -1,6 +1,5 @@
 """What a probe found: plain data, a verdict, and three ways to show it."""
 
-import io
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -93,6 +92,8 @@ class LeakReport:
     """Relative differences between losses that should be one: ``packed``, ``accumulated``, ``router``."""
     layers: tuple[LayerReading, ...] | None = None
     """The token mixers, in the order in which they run; read where something leaks, and by ``layers``."""
+    reach: torch.Tensor | None = None
+    """``[T, T]``: largest gradient of token t's logits at token s's embeddings, from ``token_reach``; not probed."""
     note: tuple[str, ...] = ()
     """What has to be known to read the numbers, such as that boundaries were inferred from position_ids."""
 
@@ -138,6 +139,7 @@ class LeakReport:
             "targets": None if self.targets is None else asdict(self.targets),
             "weights": None if self.weights is None else dict(self.weights),
             "layers": None if self.layers is None else [asdict(layer) for layer in self.layers],
+            "reach": _plain(self.reach),
             "note": list(self.note),
         }
 
@@ -146,12 +148,14 @@ class LeakReport:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def to_html(self, path: str | Path) -> None:
-        """Write the printed form as a self-contained page, atomically; all text is escaped."""
-        from rich.console import Console
+        """Write the report as one page that needs no network and no script, atomically; all text is escaped.
 
-        console = Console(record=True, width=110, file=io.StringIO(), force_terminal=True)
-        console.print(self)
-        write_text(Path(path), console.export_html(inline_styles=True))
+        Raises:
+            ProbeError: ``reach`` is not of the report's own documents.
+        """
+        from hermetic.probe.page import page
+
+        write_text(Path(path), page(self))
 
     def __rich__(self) -> "Group":
         from hermetic.probe.render import render
