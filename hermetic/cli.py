@@ -217,6 +217,8 @@ def probe(
         str | None, typer.Option(help="Attention implementation to load the model with, as transformers names it.")
     ] = None,
     backend: Backend = "sdpa",
+    layers: Annotated[bool, typer.Option("--layers", help="Read every layer, also where nothing leaks.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write the report here as a page, token by token.")] = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -226,6 +228,7 @@ def probe(
     of a model that is not sealed is nothing. The exit code is 1 on a leak.
     """
     import hermetic
+    from hermetic.probe import with_details
     from hermetic.train import load_model
 
     with _stages(quiet=as_json) as on_stage:
@@ -233,6 +236,9 @@ def probe(
         network = load_model(model, trust_remote_code=trust_remote_code, attention=attention)
         on_stage("probing")
         report = hermetic.probe(hermetic.seal(network, backend=backend) if seal else network)
+        report = with_details(report, network, per_layer=layers, per_token=html is not None)
+    if html is not None:
+        report.to_html(html)
     if as_json:
         _print_json(report.to_dict())
     else:

@@ -37,7 +37,16 @@ SURFACE = {
         "--json",
     },
     "inspect": {"--json"},
-    "probe": {"--seal", "--attention", "--backend", "--trust-remote-code", "--no-trust-remote-code", "--json"},
+    "probe": {
+        "--seal",
+        "--attention",
+        "--backend",
+        "--layers",
+        "--html",
+        "--trust-remote-code",
+        "--no-trust-remote-code",
+        "--json",
+    },
     "doctor": {"--timeout", "--json"},
     "train": {
         "--model",

@@ -90,9 +90,10 @@ def _findings(report: LeakReport) -> str:
 
 
 def _finding(finding: Finding) -> str:
+    where = f"<code>{escaped(finding.where)}</code>"
     return (
         f'<div class="finding"><p><span class="code">{escaped(finding.code)}</span> {escaped(finding.what)} '
-        f"({escaped(size_of(finding))}) in <code>{escaped(finding.where)}</code></p><p>{escaped(finding.way_out)}</p></div>"
+        f"({escaped(size_of(finding))}) in {where}</p><p>{escaped(finding.way_out)}</p></div>"
     )
 
 
