@@ -14,7 +14,7 @@ from torch import nn
 import hermetic
 from hermetic.errors import LeakError, ProbeError
 from hermetic.probe import instruments
-from hermetic.probe.report import Finding, LeakReport
+from hermetic.probe.report import Finding, LayerReading, LeakReport
 from hermetic.probe.subject import _device_of_callable, subject_from
 
 
@@ -401,17 +401,6 @@ def a_report(**changes):
     return LeakReport(**{**fields, **changes})
 
 
-def test_html_escapes_all_text(tmp_path):
-    a_report().to_html(tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-
-    assert "<script>" not in page
-    assert "<b>x</b>" not in page
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-    assert "&lt;embedding&gt;" in page
-    assert page.lstrip().lower().startswith("<!doctype html>")
-
-
 def test_html_appears_whole_or_not_at_all(tmp_path):
     path = tmp_path / "report.html"
     path.write_text("before")
@@ -427,24 +416,56 @@ def printed(report):
     console = Console(width=80, record=True, file=None, quiet=False)
     with console.capture() as captured:
         console.print(report)
-    return captured.get()
+    text = captured.get()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    return text
 
 
 def test_the_printed_report_shows_who_reaches_whom():
     text = printed(a_report(equivalence=torch.tensor([0.0, 0.25]), noise_floor=1e-6, gradient_equivalence=0.5))
+    joined = " ".join(text.split())
 
     assert "<script>alert(1)</script>: leak" in text
     assert "0 (2 tokens)" in text
     assert "5.0e-01" in text
-    assert "at most 2.5e-01 (noise floor 1.0e-06), \nparameter gradients by 5.0e-01" in text
-    assert "gradient did not run: no <embedding>" in text
+    assert "at most 2.5e-01 (noise floor 1.0e-06), parameter gradients by 5.0e-01 relative" in joined
+    assert "gradient did not run: no <embedding>" in joined
     assert "HM100 <b>x</b> & y (1 logits) in w" in text
 
 
+def test_the_printed_report_has_layers_with_bars_and_notes():
+    layers = tuple(
+        LayerReading(name=f"{'deep.' * 8}mixer{n}", kind="Mixer", influence=size, reach=reach)
+        for n, (size, reach) in enumerate([(0.0, 0), (1e-6, 3), (1.0, None)])
+    )
+    lines = printed(a_report(layers=layers, note=("boundaries were [inferred]",))).splitlines()
+    of_layers = [line for line in lines if ".mixer" in line]
+
+    assert [line.count("█") for line in of_layers] == [0, 1, 12]
+    assert [line.split()[-2:] for line in of_layers] == [["0", "nothing"], ["3", "tokens"], ["all", "tokens"]]
+    assert "note: boundaries were [inferred]" in lines
+
+
+def test_the_matrix_that_is_printed_is_the_one_that_leaks_and_marks_what_was_not_measured():
+    gradients = torch.tensor([[9.0, 0.0, 1e-30], [0.0, 9.0, 0.0], [0.0, 0.0, 9.0]], dtype=torch.float64)
+    measured = torch.tensor([[True, False, True], [True, True, False], [True, True, True]])
+    report = a_report(lengths=(1, 1, 1), influence=torch.zeros(3, 3), gradients=gradients, gradients_measured=measured)
+    text = printed(report)
+
+    assert "document swapped; gradient" in text
+    assert [line.split()[3:] for line in text.splitlines() if "tokens)" in line] == [
+        ["·", "?", "1.0e-30"],
+        ["0", "·", "?"],
+        ["0", "0", "·"],
+    ]
+
+
 def test_a_matrix_too_wide_for_a_terminal_is_cut_and_says_so():
-    text = printed(a_report(lengths=(1,) * 20, influence=torch.zeros(20, 20)))
+    text = printed(a_report(lengths=(1,) * 20, influence=torch.full((20, 20), 3e-300, dtype=torch.float64)))
 
     assert "(first 12 of 20)" in " ".join(text.split())
+    assert "e-300 e-300" in " ".join(text.split())
+    assert "…" not in text
 
 
 def test_the_subject_of_a_report_runs_alone_as_it_always_did():

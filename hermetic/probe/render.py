@@ -54,8 +54,8 @@ def _matrix(report: "LeakReport", shown: torch.Tensor) -> Group:
     drawn, wide = min(count, _MAX_DRAWN), count > _NUMBERS_UP_TO
     unit = "logit change" if shown is report.influence else "gradient"
     more = ", powers of ten" * wide + f" (first {drawn} of {count})" * (drawn < count)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("document", justify="right")
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0 if wide else (0, 1, 0, 0))
+    table.add_column("" if wide else "document", justify="right")
     measured = measured_pairs(report, shown)
     for j in range(drawn):
         table.add_column(f"{j}", justify="right")
@@ -63,7 +63,7 @@ def _matrix(report: "LeakReport", shown: torch.Tensor) -> Group:
         cells = [
             Text("·") if i == j else _cell(float(shown[i, j]), bool(measured[i, j]), wide=wide) for j in range(drawn)
         ]
-        table.add_row(f"{i} ({report.lengths[i]} tokens)", *cells)
+        table.add_row(f"{i}" if wide else f"{i} ({report.lengths[i]} tokens)", *cells)
     return Group(Text(f"row: document moved, column: document swapped; {unit}{more}"), table)
 
 
