@@ -1,5 +1,6 @@
 """The page of a report: whole, strict, self-contained, and true to the numbers; also as a browser shows it."""
 
+import doctest
 import importlib.util
 import json
 import re
@@ -18,7 +19,7 @@ from torch import nn
 
 import hermetic
 from hermetic.errors import ProbeError, UnsupportedError
-from hermetic.probe import Finding, LayerReading, LeakReport, TargetReading, token_reach, with_details
+from hermetic.probe import Finding, LayerReading, LeakReport, TargetReading, reach, token_reach, with_details
 from hermetic.probe.page import MAX_DRAWN, page
 from hermetic.probe.svg import STEPS, Scale, escaped
 from hermetic.probe.wording import headline
@@ -261,6 +262,11 @@ def test_what_has_no_reach_is_refused_with_the_reason():
         token_reach(lambda batch: nn.functional.one_hot(batch.input_ids, 32).float())
     with pytest.raises(UnsupportedError, match="fails on packed ones"):
         token_reach(tiny("qwen3_5"))
+
+
+def test_the_example_of_token_reach_is_true():
+    results = doctest.testmod(reach)
+    assert (results.failed, results.attempted) == (0, 4)
 
 
 def test_details_are_of_the_documents_of_the_report_and_stay_away_where_nothing_can_be_measured():
