@@ -400,21 +400,36 @@ def test_what_is_judged_by_noise_floors_is_found_in_float32_down_to_a_hundredth_
     assert report_of(sealed(name), kind, size=SMALLEST[kind]).verdict == EXPECTED[kind][0]
 
 
+COUNTS_FROM_TWO = "HM202: alone, a document is given positions from 0, and those that the model would give start at 2"
+COUNTS_ON = "HM201: an unpacked position embedding counts on outside and restarts inside"
 ALARMS = {
-    "bart": "HM201: what a position embedding that is unpacked is given from outside counts on",
-    "camembert": "HM202: positions that count from 0 are given to a document alone, and those of the model start at 2",
-    "data2vec-text": "HM202: as camembert",
-    "falcon": "HM105: sealing puts a mask for sdpa into the model's own eager attention",
+    **dict.fromkeys(("bart", "mbart", "plbart"), COUNTS_ON),
+    **dict.fromkeys(("camembert", "data2vec-text", "roberta", "roberta-prelayernorm"), COUNTS_FROM_TWO),
+    **dict.fromkeys(("xlm-roberta", "xlm-roberta-xl", "xmod"), COUNTS_FROM_TWO),
+    "falcon": "HM105, and right: sealing puts a mask for sdpa into the model's own eager attention",
 }
-"""Types with an alarm, and why."""
+"""Types with an alarm in both dtypes, and why."""
+
+ALARMS_IN_ONE_DTYPE = {
+    ("gpt_neox_japanese", torch.float32): "HM203, and right: an unpacked attention loses the bias that it returns",
+    ("blenderbot-small", torch.bfloat16): "HM201, and right: noise hid from the seal that positions count on",
+}
+
+BIDIRECTIONAL = {"xlm", "xlnet"}
+
+
+def cases():
+    for case in product(model_types(), DTYPES):
+        why = ALARMS_IN_ONE_DTYPE.get(case) or ALARMS.get(case[0])
+        yield wrong(why, *case) if why else case
+
 
 ISOLATION = ("swap", "gradient", "solo", "length-change", "causality")
 """The loss of some types is wrong in packed training whatever their mixers do, and the others say so."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("model_type", [wrong(ALARMS[x], x) if x in ALARMS else x for x in model_types()])
+@pytest.mark.parametrize(("model_type", "dtype"), list(cases()))
 def test_no_sealed_type_raises_an_alarm(model_type, dtype):
     try:
         model = hermetic.seal(build_tiny(model_type).to(dtype))
@@ -422,4 +437,4 @@ def test_no_sealed_type_raises_an_alarm(model_type, dtype):
         pytest.skip(str(error))
     for seed in range(2):
         report = hermetic.probe(model, instruments=ISOLATION, seed=seed)
-        assert (report.verdict, report.findings) == ("sealed", ())
+        assert report.verdict == ("not_causal" if model_type in BIDIRECTIONAL else "sealed"), report.summary()
