@@ -11,6 +11,7 @@ from test_probe_instruments import Attending, as_function
 
 import hermetic
 from hermetic.probe import instruments as measuring
+from hermetic.probe.sample import few_of
 from hermetic.probe.subject import subject_from
 from hermetic.seal.measure import by_pairs, covering_groups
 
@@ -129,7 +130,7 @@ def test_a_probe_of_many_documents_costs_about_twenty_passes_over_them():
 def test_few_documents_stand_for_many_where_noise_and_parameter_gradients_are_measured():
     batch = packed((3, 4, 2, 9, 3, 0))
 
-    assert measuring.few_of(batch) == [0, 2, 3, 4]
-    assert measuring.few_of(packed((3, 0, 5))) == [0, 2]
+    assert few_of(batch) == [0, 2, 3, 4]
+    assert few_of(packed((3, 0, 5))) == [0, 2]
     subject = subject_from(as_function(Attending()), seed=0)
     assert 0.0 < measuring.floor_of(subject, batch) < 1e-4

@@ -144,7 +144,7 @@ def test_a_table_of_positions_that_ends_before_the_longer_document_is_a_reason_n
 
 def test_a_lengthened_document_repeats_its_own_tokens_and_leaves_the_others_alone():
     batch = packed((3, 5))
-    longer = lengthening.with_document_lengthened(batch, 0)
+    longer = lengthening.with_documents_lengthened(batch, (0,))
     (before, other), (after, same) = batch.unpack(batch.input_ids), longer.unpack(longer.input_ids)
 
     assert longer.boundaries.document_lengths == (8, 5)

@@ -11,15 +11,20 @@ causality  change the last token of every document: nothing earlier in a    what
            document may change by a bit                                     hands back
 =========  ==============================================================  ==============================
 
-Up to four documents, each is measured by itself. Of more, swap takes groups that tell any two documents apart
-(``covering_groups``): a group that reaches nobody outside clears all of its pairs at once; and gradient takes the
-even and the odd ones.
-Price beside one forward that they share: a forward for each of G groups (swap: 8 for 70 documents); a forward and
-three backwards to the embeddings (gradient); a forward and backward over the batch, a forward over each document,
-and some passes over four documents (solo); one forward (causality).
+Of a small batch (``sample.SMALL``) everything is measured on all of it: up to four documents each by itself, of more
+swap takes groups that tell any two apart (``covering_groups``: a group that reaches nobody outside clears all of its
+pairs at once) and gradient the even and the odd ones. Of a larger batch the even and the odd documents are asked over
+all tokens, which is all neighbours and half of all pairs, and any two documents over the first tokens of each; noise
+floors and parameter gradients are measured on four documents of 61 tokens. Whoever would be accused by such a floor is
+judged by that of the whole documents.
+Not seen, so, in a larger batch: a document that reaches the next but one by what lies beyond its first tokens alone;
+a backward that is wrong beyond 61 tokens of a document alone. Probe a small batch or fewer documents for these.
+Price of a larger batch, in forwards over it beside one that all share: 2 and some of 256 tokens (swap); 1 and 3
+backwards to the embeddings, and as many of 256 tokens (gradient); 1, a document at a time, and 13 forwards' worth of
+244 tokens (solo); 1 (causality).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,8 +37,10 @@ from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import ProbeError
 from hermetic.loss import packed_loss
+from hermetic.probe.sample import few_documents, few_of, is_small, miniature
 from hermetic.probe.subject import Subject
 from hermetic.seal.measure import (
+    FLOOR_FACTOR,
     UNMEASURED_ROUNDINGS,
     GradientInfluence,
     by_pairs,
@@ -52,23 +59,24 @@ MAX_COMPARED_PARAMETERS = 2**25
 def swap(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> torch.Tensor:
     """``[D, D]`` float64: how far document i's logits move when document j is replaced by another.
 
-    The shapes stay the same, so in a sealed model every other document is bit-identical and the entry is 0.0.
-    The diagonal is 0.0 by convention: a document may move itself. Of more than four documents, groups are replaced
-    together: a 0.0 is exact, and any other entry is what j moves together with its group, unless ``singly``.
+    The shapes stay the same, so in a sealed model every other document is bit-identical and the entry is 0.0, which is
+    exact. The diagonal is 0.0 by convention: a document may move itself. Where groups are replaced together, any other
+    entry is what j moves together with its group, and of a batch that is not small the larger of two readings: over
+    all tokens, and over the first ones of each document. ``singly`` takes each document by itself, over all tokens.
 
     Raises:
         ProbeError: the batch has a single token id, so no document can be replaced; or replacing documents moves
             nothing at all, not even themselves.
     """
-    groups = _groups(batch, singly=singly)
-    lengths = list(batch.boundaries.document_lengths)
-    before = subject.packed(batch)
-    with torch.no_grad():
-        moved = [
-            _differences(before, subject.logits(with_documents_replaced(batch, group)).split(lengths))
-            for group in groups
-        ]
-    influence = by_pairs(groups, moved).T
+    count = batch.boundaries.num_documents
+    if singly or is_small(batch):
+        influence = _swapped(subject, batch, _singles(count) if singly else covering_groups(count))
+    else:
+        influence = _swapped(subject, batch, _halves(count))
+        unmeasured = influence.isinf()
+        if bool(unmeasured.any()):
+            within = _swapped(subject, miniature(batch), covering_groups(count))
+            influence = torch.maximum(influence.masked_fill(unmeasured, 0.0), within)
     if not influence.any():
         raise ProbeError(
             "the swap instrument replaced each document and no logit moved, not even its own, so zeros between "
@@ -77,9 +85,25 @@ def swap(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> torch
     return influence.fill_diagonal_(0.0)
 
 
-def _groups(batch: PackedBatch, *, singly: bool) -> list[list[int]]:
-    count = batch.boundaries.num_documents
-    return [[document] for document in range(count)] if singly else covering_groups(count)
+def _swapped(subject: Subject, batch: PackedBatch, groups: Sequence[Sequence[int]]) -> torch.Tensor:
+    """``[D, D]``: how far document i moves when j is replaced with its group; infinite where no group tells."""
+    lengths = list(batch.boundaries.document_lengths)
+    before = subject.packed(batch)
+    with torch.no_grad():
+        moved = [
+            _differences(before, subject.logits(with_documents_replaced(batch, group)).split(lengths))
+            for group in groups
+        ]
+    return by_pairs(groups, moved).T
+
+
+def _singles(count: int) -> list[list[int]]:
+    return [[document] for document in range(count)]
+
+
+def _halves(count: int) -> list[range]:
+    """The even and the odd documents."""
+    return [range(0, count, 2), range(1, count, 2)]
 
 
 def _differences(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -102,7 +126,7 @@ def causality(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> 
         raise ProbeError("the causality instrument found no document of two tokens, so there is no later token to see")
     moved = torch.zeros(len(lengths), dtype=torch.float64)
     with torch.no_grad():
-        before = torch.cat(subject.packed(batch))
+        before = subject.row(batch)
         own = 0.0
         for group in [[document] for document in chosen] if singly else [chosen]:
             after = subject.logits(_with_other_tokens(batch, ends[group]))
@@ -122,14 +146,14 @@ def shapes_follow_content(subject: Subject, batch: PackedBatch) -> bool:
     """Whether swapping documents changes the shapes of tensor operations, as routing tokens to experts does.
 
     Then the last bits of other documents may move without their content being reached. Where all shapes stay,
-    nothing but content can move a bit.
+    nothing but content can move a bit. Of a batch that is not small, asked over its first tokens.
     """
+    batch = batch if is_small(batch) else miniature(batch)
+    groups = covering_groups(batch.boundaries.num_documents)
     with torch.no_grad():
         subject.logits(batch)  # what is made once and kept, such as indices, is not counted against the first run
         shapes = [_operation_shapes(subject, batch)]
-        shapes += [
-            _operation_shapes(subject, with_documents_replaced(batch, group)) for group in _groups(batch, singly=False)
-        ]
+        shapes += [_operation_shapes(subject, with_documents_replaced(batch, group)) for group in groups]
     return any(one != shapes[0] for one in shapes)
 
 
@@ -176,25 +200,50 @@ def _with_other_tokens(batch: PackedBatch, places: torch.Tensor) -> PackedBatch:
     return replace(batch, input_ids=input_ids)
 
 
-def gradient(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> GradientInfluence:
+def gradient(
+    subject: Subject,
+    batch: PackedBatch,
+    *,
+    singly: bool = False,
+    run: Callable[[], torch.Tensor] | None = None,
+) -> GradientInfluence:
     """Which document reaches which, and whether a token sees its own future, by gradients.
 
-    Of more than four documents, the even ones are asked together about the odd ones and the odd ones about the even
-    ones, unless ``singly``: all neighbours, and half of all pairs (``GradientInfluence.measured``).
+    Of more than four documents, or of a batch that is not small, the even ones are asked together about the odd ones
+    and the odd ones about the even ones: all neighbours, and half of all pairs (``GradientInfluence.measured``). In a
+    batch that is not small the other pairs are asked over the first tokens of each document. ``singly`` takes each
+    document by itself, over all tokens. ``run`` gives the logits of the batch, if not the subject.
 
     Raises:
         ProbeError: the subject embeds no tokens through ``torch.nn.Embedding``, or has no backward here.
     """
-    generator = torch.Generator().manual_seed(subject.seed)
-    ids = batch.input_ids[: batch.boundaries.num_tokens].to(subject.device)
     count = batch.boundaries.num_documents
+    each = singly or (count <= 4 and is_small(batch))
+    found = _pulled(subject, batch, _singles(count) if each else _halves(count), run=run)
+    if is_small(batch) or bool(found.measured.all()):
+        return found
+    within = _pulled(subject, miniature(batch), covering_groups(count))
+    return GradientInfluence(
+        across=torch.maximum(found.across, within.across),
+        measured=found.measured | within.measured,
+        future=max(found.future, within.future),
+    )
+
+
+def _pulled(
+    subject: Subject,
+    batch: PackedBatch,
+    groups: Sequence[Sequence[int]],
+    *,
+    run: Callable[[], torch.Tensor] | None = None,
+) -> GradientInfluence:
     with frozen(subject.parameters()):
         return gradient_influence(
-            lambda: subject.logits(batch),
-            ids,
+            run or (lambda: subject.logits(batch)),
+            batch.input_ids[: batch.boundaries.num_tokens].to(subject.device),
             batch.boundaries.document_lengths,
-            generator=generator,
-            groups=[[i] for i in range(count)] if singly or count <= 4 else [range(0, count, 2), range(1, count, 2)],
+            generator=torch.Generator().manual_seed(subject.seed),
+            groups=groups,
         )
 
 
@@ -216,34 +265,31 @@ def solo(subject: Subject, batch: PackedBatch) -> Equivalence:
     """Compare each packed document with the same document alone, in logits and in parameter gradients.
 
     Of more than four documents, parameter gradients are compared for the first, the middle, the last and the
-    longest one, packed among all others; the noise floors are measured on these four.
+    longest one, packed among all others; the noise floors are measured on these four. Of a batch that is not small,
+    both on these four, cut to 61 tokens each and packed by themselves.
     """
-    packed = subject.packed(batch)
-    alone = subject.alone(batch)
+    moved = subject.apart(batch)
     gradients, gradient_floor = _gradient_equivalence(subject, batch)
     return Equivalence(
-        logits=_differences(packed, alone),
-        noise_floor=floor_of(subject, batch),
+        logits=moved,
+        noise_floor=floor_for(subject, batch, float(moved.max()), floor_of(subject, batch)),
         gradients=gradients,
         gradient_floor=gradient_floor,
     )
 
 
 @torch.no_grad()
-def floor_of(subject: Subject, batch: PackedBatch) -> float:
-    """The noise floor of the logits of a batch, measured on a few of its documents."""
-    few = collate([list(documents_of(batch))[document] for document in few_of(batch)])
+def floor_of(subject: Subject, batch: PackedBatch, *, whole: bool = False) -> float:
+    """The noise floor of the logits of a batch, measured on a few of its documents, cut short unless ``whole``."""
+    few = collate(few_documents(batch, whole=whole))
     return noise_floor(lambda: subject.logits(few))
 
 
-def few_of(batch: PackedBatch) -> list[int]:
-    """All documents up to four; of more, the first, the middle, the last and the longest: ``[0, 2, 3, 5]``."""
-    lengths = batch.boundaries.document_lengths
-    present = [document for document, length in enumerate(lengths) if length]
-    if len(present) <= 4:
-        return present
-    longest = max(present, key=lambda document: lengths[document])
-    return sorted({present[0], present[len(present) // 2], present[-1], longest})
+def floor_for(subject: Subject, batch: PackedBatch, moved: float, floor: float) -> float:
+    """A floor that may accuse: what moved beyond that of documents cut short is judged by that of whole ones."""
+    if is_small(batch) or moved <= FLOOR_FACTOR * floor:
+        return floor
+    return max(floor, floor_of(subject, batch, whole=True))
 
 
 def among_equals(subject: Subject, batch: PackedBatch, document: int) -> float:
@@ -259,22 +305,17 @@ def _row(ids: torch.Tensor, lengths: Sequence[int]) -> PackedBatch:
     return collate([{"input_ids": part} for part in ids.split(list(lengths))])
 
 
-def documents_of(batch: PackedBatch) -> Iterator[dict[str, torch.Tensor]]:
-    """Each document as ``collate`` takes it."""
-    for ids, labels in zip(batch.unpack(batch.input_ids), batch.unpack(batch.labels), strict=True):
-        yield {"input_ids": ids, "labels": labels}
-
-
 def _gradient_equivalence(subject: Subject, batch: PackedBatch) -> tuple[float | None, float | None]:
     """The relative difference between packed and alone, and the one that rounding alone may make."""
     compared = _compared_parameters(subject)
-    few = few_of(batch)
-    documents = [collate([document]) for i, document in enumerate(documents_of(batch)) if i in few]
+    few = few_documents(batch)
+    documents = [collate([document]) for document in few]
     supervised = [document for document in documents if document.num_supervised_tokens]
     if not compared or not supervised:
         return None, None
     count = sum(document.num_supervised_tokens for document in supervised)
-    packed = _gradients(subject, [_supervised_only(batch, few)], compared, count)
+    together = _supervised_only(batch, few_of(batch)) if is_small(batch) else collate(few)
+    packed = _gradients(subject, [together], compared, count)
     if packed is None:
         return None, None
     alone = _gradients(subject, supervised, compared, count)

@@ -1,17 +1,18 @@
 """The length-change instrument: does a document change when another one gets longer?
 
-Algorithm: the first document, and then the last one, gets more tokens at its end, as many as the longest document
-has; every other document has to compute what it did before. Shapes change, so last bits may, and what they may do
+Algorithm: the first document gets more tokens at its end, as many as the longest document has, and the last one half
+as many; every other document has to compute what it did before. Of two documents, one is lengthened and the other
+watched, and then the other way round. Shapes change, so last bits may, and what they may do
 is the noise floor, measured in place. Random draws are replaced by their upper ends for the duration, so that noise
 shows by its scale and not by its values: NEFTune divides by the length of the row.
 Guarantee: whatever depends on the lengths of the row by more than rounding moves: rotary scaling by the longest
 position (dynamic NTK, longrope), biases and temperatures by row length, the capacity of experts.
-Price: two forwards over a longer row, and some over four documents; the model is left as it was.
-Blind to: thresholds beyond the lengthened row. It cannot tell a length from content that is carried along: that
-is what swap and gradient are for.
+Price: a forward over the longer row (two of two documents), and the noise floor; the model is left as it was.
+Blind to: thresholds beyond the lengthened row, and what becomes of the first and the last of many documents. It
+cannot tell a length from content that is carried along: that is what swap and gradient are for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # PyTorch documents 
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import HermeticError, ProbeError
-from hermetic.probe.instruments import floor_of
+from hermetic.probe.instruments import floor_for, floor_of
 from hermetic.probe.subject import Subject
 from hermetic.seal.measure import FORWARD_FAILURES, largest_difference
 
@@ -38,7 +39,7 @@ class Lengthening:
 
 
 def lengthen(subject: Subject, batch: PackedBatch, *, floor: float | None = None) -> Lengthening:
-    """Lengthen the first and the last document, one after the other, and watch all others.
+    """Lengthen the first and the last document, and watch all others.
 
     ``floor`` is the noise floor, where it is known.
 
@@ -51,17 +52,19 @@ def lengthen(subject: Subject, batch: PackedBatch, *, floor: float | None = None
     with _without_chance(subject, batch) as quiet, torch.no_grad():
         before = quiet.packed(batch)
         floor = floor_of(quiet, batch) if floor is None or quiet is not subject else floor
-        for longer in dict.fromkeys((present[0], present[-1])):
+        both = (present[0], present[-1])
+        for longer in [both] if len(present) > 2 else [both[:1], both[1:]]:
             after = _logits_lengthened(quiet, batch, longer)
             for document in present:
-                if document != longer:
+                if document not in longer:
                     moved = largest_difference(before[document], after[document][: lengths[document]])
-                    change[document] = max(float(change[document]), moved)
+                    change[document] = moved
+        floor = floor_for(quiet, batch, float(change.max()), floor)
     return Lengthening(change=change, noise_floor=floor)
 
 
-def _logits_lengthened(subject: Subject, batch: PackedBatch, document: int) -> tuple[torch.Tensor, ...]:
-    longer = with_document_lengthened(batch, document)
+def _logits_lengthened(subject: Subject, batch: PackedBatch, documents: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    longer = with_documents_lengthened(batch, documents)
     try:
         with _refusing_ids_beyond_tables(), _state_put_back(subject):
             logits: tuple[torch.Tensor, ...] = subject.logits(longer).split(list(longer.boundaries.document_lengths))
@@ -69,7 +72,7 @@ def _logits_lengthened(subject: Subject, batch: PackedBatch, document: int) -> t
     except (HermeticError, torch.OutOfMemoryError):
         raise
     except FORWARD_FAILURES as error:
-        count = longer.boundaries.document_lengths[document]
+        count = longer.boundaries.document_lengths[documents[0]]
         raise ProbeError(
             f"the length-change instrument could not run a document of {count} tokens ({type(error).__name__}: "
             f"{error}); expected room for a document longer than the {max(batch.boundaries.document_lengths)} tokens "
@@ -77,12 +80,17 @@ def _logits_lengthened(subject: Subject, batch: PackedBatch, document: int) -> t
         ) from error
 
 
-def with_document_lengthened(batch: PackedBatch, document: int) -> PackedBatch:
-    """The same batch with one document longer by the length of the longest; its own tokens come again, in order."""
+def with_documents_lengthened(batch: PackedBatch, documents: Sequence[int]) -> PackedBatch:
+    """The same batch with the first of some documents longer by the length of the longest, and others by half of it.
+
+    Their own tokens come again, in order.
+    """
     ids = batch.unpack(batch.input_ids)
-    size = ids[document].numel() + max(batch.boundaries.document_lengths)
-    repeats = -(-size // ids[document].numel())
-    ids[document] = ids[document].repeat(repeats)[:size]
+    longest = max(batch.boundaries.document_lengths)
+    for number, document in enumerate(documents):
+        size = ids[document].numel() + (longest if number == 0 else -(-longest // 2))
+        repeats = -(-size // ids[document].numel())
+        ids[document] = ids[document].repeat(repeats)[:size]
     return collate([{"input_ids": part} for part in ids])
 
 

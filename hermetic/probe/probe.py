@@ -5,9 +5,10 @@ through the instruments; what they measured is turned into one verdict, and a le
 that first carries it and to the argument that lets it. A document alone in a row of its own is the control.
 Guarantee: ``sealed`` means that every instrument that ran found nothing: no bit moved, no gradient crossed a
 seam, no logit, loss or parameter gradient differed beyond the noise floor measured on this very subject.
-Price: about twenty forwards' worth over the batch, some of them backwards to the embeddings, however many documents
-it holds; the logits of two forwards are kept meanwhile. No copy of the model is made; the caller's gradients, modes
-and random state are left alone.
+Price: less than five training steps of the same batch, however many documents it holds, and no more memory than a step
+(``benchmarks/probe.py``); of batches of at most 256 tokens, which are measured whole, about twenty forwards and as many
+again of a token-wise part. Once something is found, finding out who did it costs more. No copy of the model is made;
+the caller's gradients, modes and random state are left alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,8 +38,9 @@ from hermetic.probe.lengthen import Lengthening, lengthen
 from hermetic.probe.locate import read_layers
 from hermetic.probe.observe import Observation, observe
 from hermetic.probe.report import Finding, LayerReading, LeakReport, Verdict
+from hermetic.probe.sample import documents_of, is_small
 from hermetic.probe.subject import Forward, Subject, packed_run, subject_from
-from hermetic.probe.targets import Targets, targets
+from hermetic.probe.targets import Targets, logits_and_targets, targets
 from hermetic.probe.weights import Weights, weights
 from hermetic.seal.measure import (
     FLOOR_FACTOR,
@@ -54,6 +56,7 @@ INSTRUMENTS = ("swap", "gradient", "solo", "length-change", "causality", "target
 class Measurements:
     """What the instruments that ran have found so far."""
 
+    chosen: tuple[str, ...]
     observation: Observation | None = None
     influence: torch.Tensor | None = None
     gradients: GradientInfluence | None = None
@@ -104,13 +107,15 @@ def probe(
     subject = subject_from(model, seed=seed)
     batch = packed_documents(subject, documents, lengths)
     subject.alone(batch)  # a subject that cannot even run each document alone is not a finding about packing
-    measured = Measurements()
+    measured = Measurements(chosen=chosen)
     try:
         with packed_run(subject.name):
             measured.observation = observe(subject, batch)
-            _require_repeatable(subject, batch)
+            subject.apart(batch)  # at once, for the logits of the documents alone are kept until then
             for name in chosen:
                 _measure(name, subject, batch, measured, required=instruments is not None)
+            if subject.draws(batch) or _moved(measured):
+                _require_repeatable(subject, batch)
             _require_still(subject, batch)
     except UnsupportedError as error:
         return _report(subject, batch, measured, "unsupported", [unsupported_finding(error)])
@@ -156,10 +161,8 @@ def packed_documents(
 
 def _require_repeatable(subject: Subject, batch: PackedBatch) -> None:
     """Instruments compare runs, so a run has to say the same when nothing has changed."""
-    if not subject.is_random(batch):
-        return  # then two runs from different random states agree, and so do any from the same one
     with torch.no_grad():
-        first, second = torch.cat(subject.packed(batch)), subject.logits(batch)
+        first, second = subject.row(batch), subject.logits(batch)
     if not torch.equal(first, second):
         raise ProbeError(
             f"{subject.name} gave other logits for the same batch and random state (by up to "
@@ -173,14 +176,23 @@ def _require_still(subject: Subject, batch: PackedBatch) -> None:
     """A document alone in a row of its own has no neighbours: whatever ran packed in between may not move it."""
     control = next(i for i, length in enumerate(batch.boundaries.document_lengths) if length)
     with torch.no_grad():
-        again = subject.logits(collate([list(measuring.documents_of(batch))[control]]))
-    moved = largest_difference(subject.alone(batch)[control], again)
+        again = subject.logits(collate([list(documents_of(batch))[control]]))
+    moved = largest_difference(subject.control(batch), again)
     if moved:
         raise ProbeError(
             f"{subject.name} gave document {control} alone in a row of its own other logits (by up to {moved:.2g}) "
             "after it had run packed ones, so what moves says nothing about packing; expected a subject that keeps "
             "no state between calls"
         )
+
+
+def _moved(measured: Measurements) -> bool:
+    """Whether runs differed by more than rounding; where none did, repeating one could show nothing."""
+    by_bits = [found for found in (measured.influence, measured.causality) if found is not None]
+    by_floor = [(found.logits, found.noise_floor) for found in [measured.equivalence] if found is not None]
+    by_floor += [(found.change, found.noise_floor) for found in [measured.lengthening] if found is not None]
+    far = [float(moved.max()) > FLOOR_FACTOR * floor for moved, floor in by_floor]
+    return any(bool(found.any()) for found in by_bits) or any(far)
 
 
 @contextmanager
@@ -209,7 +221,17 @@ def _swap(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
 
 
 def _gradient(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
-    measured.gradients = measuring.gradient(subject, batch)
+    found: list[Targets] = []
+
+    def run() -> torch.Tensor:
+        together = logits_and_targets(subject, batch) if "targets" in measured.chosen else None
+        if together is None:
+            return subject.logits(batch)
+        found.append(together[1])
+        return together[0]
+
+    measured.gradients = measuring.gradient(subject, batch, run=run)
+    measured.targets = next(iter(found), None)
 
 
 def _solo(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
@@ -226,7 +248,7 @@ def _causality(subject: Subject, batch: PackedBatch, measured: Measurements) -> 
 
 
 def _targets(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
-    measured.targets = targets(subject, batch)
+    measured.targets = measured.targets or targets(subject, batch)
 
 
 def _weights(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
@@ -248,7 +270,7 @@ _RUN: dict[str, Callable[[Subject, PackedBatch, Measurements], None]] = {
 def _judge(subject: Subject, batch: PackedBatch, measured: Measurements) -> tuple[Verdict, list[Finding]]:
     positions = position_findings(measured.observation, batch)
     across = target_leaks(measured.targets)
-    if _may_hide_a_leak(measured):
+    if _may_hide_a_leak(batch, measured):
         measured.gradients = measuring.gradient(subject, batch, singly=True)
     if _leaks(subject, batch, measured):
         _take_singly(subject, batch, measured)
@@ -281,19 +303,26 @@ def _leaks(subject: Subject, batch: PackedBatch, measured: Measurements) -> bool
     return not _is_rounding(subject, batch, moved, measured.noise_floor)
 
 
-def _may_hide_a_leak(measured: Measurements) -> bool:
-    """A gradient from later tokens may come from a pair of documents that was not measured."""
+def _may_hide_a_leak(batch: PackedBatch, measured: Measurements) -> bool:
+    """A gradient from later tokens may come from a pair of documents that was not measured over all tokens."""
     found = measured.gradients
-    return found is not None and found.future != 0.0 and not bool(found.measured.all())
+    return found is not None and found.future != 0.0 and _in_groups(batch)
+
+
+def _in_groups(batch: PackedBatch) -> bool:
+    """Whether documents were asked in groups."""
+    count = batch.boundaries.num_documents
+    return count > 4 or (count > 2 and not is_small(batch))
 
 
 def _is_rounding(subject: Subject, batch: PackedBatch, moved: float, floor: float) -> bool:
+    floor = measuring.floor_for(subject, batch, moved, floor)
     return moved <= FLOOR_FACTOR * floor and measuring.shapes_follow_content(subject, batch)
 
 
 def _take_singly(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
     """Once something is found, say which document reaches which: no longer in groups."""
-    if batch.boundaries.num_documents <= 4:
+    if not _in_groups(batch):
         return
     if measured.influence is not None and bool(measured.influence.any()):
         measured.influence = measuring.swap(subject, batch, singly=True)

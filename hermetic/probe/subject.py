@@ -15,7 +15,7 @@ from torch import nn
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import ProbeError, UnsupportedError
-from hermetic.seal.measure import FORWARD_FAILURES, evaluation
+from hermetic.seal.measure import FORWARD_FAILURES, evaluation, largest_difference
 
 Forward = Callable[[PackedBatch], Any]
 
@@ -28,11 +28,20 @@ _FAILURES = (RuntimeError, ValueError, TypeError, NotImplementedError, ImportErr
 
 @dataclass(kw_only=True, slots=True)
 class Runs:
-    """Of one batch: the logits of its documents, packed and alone, and whether they depend on the random state."""
+    """What is known of one batch."""
 
-    packed: tuple[torch.Tensor, ...] | None = None
+    packed: torch.Tensor | None = None
+    """``[T, V]`` logits of the row."""
     alone: tuple[torch.Tensor, ...] | None = None
+    """Logits of each document in a row of its own, until they are compared."""
+    control: torch.Tensor | None = None
+    """Those of the first document that has tokens."""
+    apart: torch.Tensor | None = None
+    """``[D]``: largest difference between packed and alone."""
+    draws: bool | None = None
+    """The packed run has drawn random numbers."""
     random: bool | None = None
+    """The logits depend on the random state."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +86,11 @@ class Subject:
             ) from error
         loss = _loss_of(output)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not bool(loss.isfinite()):
-            found = f"{float(loss)}" if isinstance(loss, torch.Tensor) and loss.numel() == 1 else type(loss).__name__
+            found = (
+                f"{float(loss.detach())}"
+                if isinstance(loss, torch.Tensor) and loss.numel() == 1
+                else type(loss).__name__
+            )
             raise ProbeError(f"{self.name} returned {found} as its loss; expected a finite scalar")
         return output
 
@@ -89,6 +102,14 @@ class Subject:
         """
         with self.same_randomness():
             output = self.forward(batch.to(self.device))
+        return self.rows_of(output, batch)
+
+    def rows_of(self, output: Any, batch: PackedBatch) -> torch.Tensor:
+        """The logits in what the subject returned for ``batch``, ``[T, V]``.
+
+        Raises:
+            ProbeError: as ``logits``.
+        """
         logits = _logits_of(output, self.name)
         tokens = batch.boundaries.num_tokens
         if logits.ndim == 3 and logits.shape[0] == 1:  # [1, T, V], as models have it
@@ -109,16 +130,23 @@ class Subject:
         return logits
 
     @torch.no_grad()
-    def packed(self, batch: PackedBatch) -> tuple[torch.Tensor, ...]:
-        """Logits of each document in the row, ``[length, V]``; run once and kept."""
+    def row(self, batch: PackedBatch) -> torch.Tensor:
+        """Logits of the row, ``[T, V]``; run once and kept."""
         runs = self.kept.setdefault(batch, Runs())
         if runs.packed is None:
-            runs.packed = self.logits(batch).split(list(batch.boundaries.document_lengths))
+            watched = _Drawing(self.forward, self.device)
+            runs.packed = replace(self, forward=watched).logits(batch)
+            runs.draws = watched.drew
         return runs.packed
+
+    def packed(self, batch: PackedBatch) -> tuple[torch.Tensor, ...]:
+        """Logits of each document in the row, ``[length, V]``; run once and kept."""
+        row = self.row(batch)
+        return tuple(torch.split(row, list(batch.boundaries.document_lengths)))
 
     @torch.no_grad()
     def alone(self, batch: PackedBatch) -> tuple[torch.Tensor, ...]:
-        """Logits of each document in a row of its own, ``[length, V]``, empty for an empty one; run once and kept.
+        """Logits of each document in a row of its own, ``[length, V]``, empty for an empty one; kept until compared.
 
         Raises:
             ProbeError: the subject fails on one of them.
@@ -127,7 +155,25 @@ class Subject:
         if runs.alone is None:
             parts = enumerate(batch.unpack(batch.input_ids))
             runs.alone = tuple(self._alone(index, ids) if ids.numel() else torch.empty(0) for index, ids in parts)
+            runs.control = next(logits for logits in runs.alone if logits.numel())
         return runs.alone
+
+    def apart(self, batch: PackedBatch) -> torch.Tensor:
+        """``[D]`` float64: largest logit difference of each document between packed and alone; then few are kept."""
+        runs = self.kept.setdefault(batch, Runs())
+        if runs.apart is None:
+            pairs = zip(self.packed(batch), self.alone(batch), strict=True)
+            runs.apart = torch.tensor([largest_difference(a, b) for a, b in pairs], dtype=torch.float64)
+            runs.alone = None  # as large as the row's, and compared
+        return runs.apart
+
+    def control(self, batch: PackedBatch) -> torch.Tensor:
+        """Logits of the first document that has tokens, alone; run once and kept."""
+        runs = self.kept.setdefault(batch, Runs())
+        if runs.control is None:
+            self.alone(batch)
+        assert runs.control is not None  # noqa: S101 - running alone has set it
+        return runs.control
 
     def _alone(self, index: int, ids: torch.Tensor) -> torch.Tensor:
         try:
@@ -146,13 +192,19 @@ class Subject:
         with _same_randomness(self.seed, self.device):
             yield
 
+    def draws(self, batch: PackedBatch) -> bool:
+        """Whether the packed run has drawn random numbers from torch's generators."""
+        self.row(batch)
+        return self.kept[batch].draws is not False
+
     @torch.no_grad()
     def is_random(self, batch: PackedBatch) -> bool:
         """Whether another random state alone changes the logits: dropout is active."""
-        runs = self.kept.setdefault(batch, Runs())
+        if not self.draws(batch):
+            return False
+        runs = self.kept[batch]
         if runs.random is None:
-            other = replace(self, seed=self.seed + 1).logits(batch)
-            runs.random = not torch.equal(torch.cat(self.packed(batch)), other)
+            runs.random = not torch.equal(self.row(batch), replace(self, seed=self.seed + 1).logits(batch))
         return runs.random
 
     @contextmanager
@@ -164,6 +216,26 @@ class Subject:
     def parameters(self) -> list[nn.Parameter]:
         """All parameters behind the subject, each once."""
         return list({id(p): p for module in self.modules for p in module.parameters()}.values())
+
+
+class _Drawing:
+    """A forward that notices whether it moves the random state."""
+
+    def __init__(self, forward: Forward, device: torch.device) -> None:
+        self.forward, self.device = forward, device
+        self.drew = False
+
+    def __call__(self, batch: PackedBatch) -> Any:
+        before = self._states()
+        output = self.forward(batch)
+        after = self._states()
+        known = self.device.type in {"cpu", "cuda"}  # of other devices the state is not read
+        self.drew = not known or not all(map(torch.equal, before, after))
+        return output
+
+    def _states(self) -> list[torch.Tensor]:
+        cuda = torch.cuda.get_rng_state_all() if self.device.type == "cuda" or torch.cuda.is_initialized() else []
+        return [torch.get_rng_state(), *cuda]
 
 
 def subject_from(model: nn.Module | Forward, *, seed: int) -> Subject:

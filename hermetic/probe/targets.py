@@ -5,7 +5,7 @@ logit that the loss pushes up (the smallest gradient) is what it is trained to p
 labels to be believed: it shows what the loss makes of them.
 Guarantee: exact for losses over logits; a token of one document that is trained to predict one of another is a
 leak, whatever mask the attention has.
-Price: one forward with the loss, and the backward of the loss alone.
+Price: one forward with the loss, which the gradient instrument takes too, and the backward of the loss alone.
 Blind to: losses that are not computed from the logits that are returned (fused kernels). There the gradient at
 the embedding of each document's last token is asked instead, which in a causal model only its own prediction
 reaches; which of the other tokens carry loss is then not known.
@@ -57,6 +57,22 @@ def targets(subject: Subject, batch: PackedBatch) -> Targets:
         loss.backward()
         per_token = torch.stack([tap.gradient_per_token(count) for tap in taps]).amax(dim=0)
     return _from_embeddings(batch, per_token)
+
+
+def logits_and_targets(subject: Subject, batch: PackedBatch) -> tuple[torch.Tensor, Targets] | None:
+    """One run with the loss, read for its targets: its logits ``[T, V]`` and these.
+
+    ``None`` where that does not work, for which ``targets`` gives the reason.
+    """
+    if not batch.num_supervised_tokens:
+        return None
+    try:
+        output = subject.output_with_loss(batch)
+    except ProbeError:
+        return None
+    logits = getattr(output, "logits", None)
+    found = _at_logits(output.loss, logits, batch.boundaries.num_tokens) if output.loss.requires_grad else None
+    return None if found is None else (subject.rows_of(output, batch), _from_logits(batch, *found))
 
 
 def _at_logits(loss: torch.Tensor, logits: object, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:

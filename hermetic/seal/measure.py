@@ -177,9 +177,9 @@ def gradient_influence(
 
     One backward for each of ``groups`` of documents; by default of those that tell any two documents apart.
 
-    The logits are contracted with random signs, so that no sum cancels by construction. A zero attention
-    weight has a zero gradient, and the smallest that is not zero shows, down to 1e-30 and below. Uses
-    ``backward`` alone, so it works under both kinds of gradient checkpointing; freeze the parameters first.
+    The logits are contracted with a random sign for each token and each id, so that no sum cancels by construction.
+    A zero attention weight has a zero gradient, and the smallest that is not zero shows, down to 1e-30 and below.
+    Uses ``backward`` alone, so it works under both kinds of gradient checkpointing; freeze the parameters first.
 
     Raises:
         ProbeError: no ``torch.nn.Embedding`` was fed these ids, or no gradient comes back that says anything: the
@@ -197,16 +197,15 @@ def gradient_influence(
                 "the gradient instrument got logits that are detached from the embeddings; run the model without "
                 "torch.no_grad() and detach(), or choose the other instruments with instruments=('swap', 'solo')"
             )
-        signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
-        per_token = (logits * signs).sum(dim=-1)
-        sums = [document.sum() for document in per_token.split(list(lengths))]
+        signs = torch.randint(0, 2, logits.shape, generator=generator, dtype=torch.int8)
+        document = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
         groups = covering_groups(len(lengths)) if groups is None else groups
         readings = [
-            _largest_per_document(_pull(torch.stack([sums[i] for i in group]).sum(), taps, input_ids.numel()), lengths)
+            _largest_per_document(_pull(logits, signs, torch.isin(document, torch.tensor(list(group))), taps), lengths)
             for group in groups
         ]
-        early = _first_halves(lengths).to(logits.device)
-        later = _pull(per_token[early].sum(), taps, input_ids.numel())[~early.cpu()]
+        early = _first_halves(lengths)
+        later = _pull(logits, signs, early, taps)[~early]
     if not all(bool(reading.isfinite().all()) for reading in readings):
         raise ProbeError("the gradients at the embeddings are not finite; check the weights for NaN, and the precision")
     pairs = by_pairs(groups, readings)
@@ -228,13 +227,16 @@ def _refuse_blind(found: GradientInfluence) -> None:
         )
 
 
-def _pull(total: torch.Tensor, taps: list[Tap], num_tokens: int) -> torch.Tensor:
-    """``[T]``: the largest magnitude of the gradient of ``total`` at each token's embeddings."""
+def _pull(logits: torch.Tensor, signs: torch.Tensor, rows: torch.Tensor, taps: list[Tap]) -> torch.Tensor:
+    """``[T]``: the largest magnitude at each token's embeddings of the gradient of some tokens' logits, with signs.
+
+    ``signs`` are 0 and 1, ``[T, V]``; ``rows`` are booleans ``[T]``.
+    """
     for tap in taps:
         tap.leaf.grad = None
-    if total.requires_grad:
-        total.backward(retain_graph=True)
-    return torch.stack([tap.gradient_per_token(num_tokens) for tap in taps]).amax(dim=0)
+    upstream = signs.to(logits).mul_(2).sub_(1).mul_(rows.to(logits)[:, None])
+    logits.backward(upstream, retain_graph=True)
+    return torch.stack([tap.gradient_per_token(len(logits)) for tap in taps]).amax(dim=0)
 
 
 def _first_halves(lengths: Sequence[int]) -> torch.Tensor:
@@ -255,7 +257,13 @@ def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     """Largest absolute difference in float64; 0.0 for empty tensors and exactly equal ones."""
     if a.numel() == 0 or torch.equal(a, b):
         return 0.0
-    return float((a.double() - b.double()).abs().max())
+    rows = max(1, _BLOCK * len(a) // a.numel())
+    blocks = zip(a.split(rows), b.split(rows), strict=True)
+    return float(torch.stack([(x.double() - y.double()).abs().max() for x, y in blocks]).max())
+
+
+_BLOCK = 2**22
+"""Numbers that are compared at a time: logits of a long row in float64 are larger than what made them."""
 
 
 _DRAWS = 3
