@@ -37,16 +37,17 @@ check: $(READY)  ## lint, check the format, check the types
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-bench: $(READY)  ## measure planning, ranks, attention and the probe's noise floor on the CPU
+bench: $(READY)  ## measure planning, ranks, attention, its masks, the seal and the probe's noise floor on the CPU
 	$(RUN) benchmarks/plan.py
 	$(RUN) benchmarks/ranks.py
 	$(RUN) benchmarks/attention.py
+	$(RUN) benchmarks/attention_layout.py
+	$(RUN) benchmarks/block_mask.py
+	$(RUN) benchmarks/seal.py
 	$(RUN) benchmarks/noise_floor.py
 
-# -W default: a GPU machine brings its own versions of torch and transformers, and their warnings are not ours.
-gpu: $(READY)  ## run the GPU tests and the attention benchmark; fails without a CUDA device
-	$(RUN) -m pytest -m gpu -W default
-	$(RUN) benchmarks/attention.py --device cuda
+gpu: $(READY)  ## run the GPU tests and the attention benchmark, write gpu-results.json; fails without a CUDA device
+	$(RUN) benchmarks/gpu.py
 
 docs: $(READY)  ## build the documentation into site/
 	$(RUN) -m mkdocs build --strict --quiet

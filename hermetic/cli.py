@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hermetic.errors import HermeticError, LeakError
 
@@ -40,7 +40,7 @@ _log = Console(stderr=True)
 Capacity = Annotated[int, typer.Option(help="Tokens per row.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 OnOverflow = Annotated[str, typer.Option(help="What to do with longer documents: error, truncate, split or drop.")]
-Backend = Annotated[str, typer.Option(help="Attention backend of the seal: sdpa or reference.")]
+Backend = Annotated[str, typer.Option(help="Attention of the seal: reference, sdpa, flex, flash or torch_varlen.")]
 TrustRemoteCode = Annotated[bool, typer.Option(help="Let model and tokenizer run code that they bring along.")]
 
 
@@ -72,6 +72,15 @@ def _stages(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=_log, transient=True, disable=quiet or not _log.is_terminal) as progress:
         task = progress.add_task("starting", total=None)
         yield lambda stage: progress.update(task, description=stage)
+
+
+@contextmanager
+def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr with what is next, how many are done of how many, and the time; none in a log file."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=_log, transient=True, disable=quiet or not _log.is_terminal) as progress:
+        task = progress.add_task("starting", total=None)
+        yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
 
 
 def _print_json(value: dict[str, Any]) -> None:
@@ -364,6 +373,42 @@ def _print_metrics(metrics: "TrainMetrics", out: Path, *, as_json: bool) -> None
         highlight=False,
         soft_wrap=True,
     )
+
+
+@app.command(epilog="Example: hermetic atlas llama gpt_oss qwen3_next")
+@_reports_errors
+def atlas(
+    types: Annotated[
+        list[str] | None, typer.Argument(help="Model types, as transformers names them; by default all.")
+    ] = None,
+    *,
+    sealed: Annotated[bool, typer.Option(help="Seal each model, too, and measure it.")] = True,
+    markdown: Annotated[Path | None, typer.Option(help="Write the table as a page of Markdown here, too.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Keep finished types in this file and go on where it ends.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what packing does to every type of causal language model.
+
+    Tiny models with random weights, each as it is shipped, called in four ways, and sealed. All types take some
+    minutes. A leak of a model as shipped is what is looked for and no failure: the exit code is 1 when a sealed model
+    fails its probe.
+    """
+    from hermetic.atlas import render, require_place, survey, write_page
+
+    if markdown is not None:
+        require_place(markdown)
+    with _bar(quiet=as_json) as on_type:
+        result = survey(types, sealed=sealed, state=state, on_type=on_type)
+    if markdown is not None:
+        write_page(result, markdown)
+    if as_json:
+        _print_json(result.to_dict())
+    else:
+        _out.print(render(result))
+    if result.unsound:
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -1,7 +1,11 @@
 """The number of each token's document in a 2-D attention_mask: 1 1 1 2 2.
 
-The numbers once reached patched attention functions. A 2-D mask is turned into booleans first, so 1 and 2 both
-mean "look at it", and the row is one document.
+The numbers once reached patched attention functions. A 2-D mask is turned into booleans first, so 1 and 2 both mean
+"look at it", and the row is one document.
+Reported: https://github.com/axolotl-ai-cloud/axolotl/pull/3796
+Silent because the patch that read the numbers is still there, and no longer called.
+Way out: the numbers as document_ids, to a sealed model. In its mask it refuses them.
+The probe says: leak, HM100, HM103.
 """
 
 import torch
@@ -20,4 +24,11 @@ def forward(batch: hermetic.PackedBatch) -> torch.Tensor:
     return model(**inputs, attention_mask=numbers).logits
 
 
-show(hermetic.probe(forward))
+def by_document_ids(batch: hermetic.PackedBatch) -> torch.Tensor:
+    """The same numbers, by their name."""
+    return model(input_ids=batch.input_ids[None], document_ids=batch.boundaries.document_ids[None]).logits
+
+
+show("numbers in the mask", hermetic.probe(forward))
+hermetic.seal(model)
+show("numbers as document_ids, sealed", hermetic.probe(by_document_ids))

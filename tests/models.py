@@ -9,6 +9,7 @@ import torch
 import transformers
 from torch import nn
 
+from hermetic.atlas import build_tiny
 from hermetic.batch import PackedBatch, collate
 
 transformers.logging.set_verbosity_error()
@@ -87,6 +88,29 @@ _OTHERS: dict[str, tuple[str, str, dict]] = {
 SEALABLE = ("llama", "mistral", "qwen3", "gemma3", "gpt2", "phi3", "llama4")
 """Dense families with plain, windowed and chunked layers, rotary and learned positions."""
 
+UNPACKED = ("lfm2", "qwen3_5", "mamba", "bamba", "bloom", "gemma2")
+"""Families with a convolution, a delta rule, a scan, two kinds of mixers, biases by distance, and a soft cap."""
+
+MORE_UNPACKED = (
+    "jamba",
+    "nemotron_h",
+    "mamba2",
+    "falcon_mamba",
+    "minimax",
+    "mpt",
+    "xglm",
+    "qwen3_next",
+    "olmo_hybrid",
+    "recurrent_gemma",
+    "zamba",
+    "rwkv",
+    "xlstm",
+    "falcon",
+    "inkling_text",
+    "deepseek_v32",
+)
+"""Types of ``hermetic.atlas`` of which some modules, or the whole model inside its head, run document by document."""
+
 
 def config_of(name: str, **changes):
     if name in _FAMILIES:
@@ -110,7 +134,12 @@ def built(name: str, config, *, seed: int = 0, implementation: str | None = None
 
 
 def tiny(name: str, *, seed: int = 0, implementation: str | None = None, **changes) -> nn.Module:
-    """A model of two layers and 32 features; ``changes`` go to its configuration."""
+    """A model of two layers and 32 features; ``changes`` go to its configuration.
+
+    Other names are the atlas's, whose models have 64 features and take no changes.
+    """
+    if name not in _FAMILIES | _OTHERS and not changes:
+        return build_tiny(name, attn_implementation=implementation, seed=seed)
     return built(name, config_of(name, **changes), seed=seed, implementation=implementation)
 
 
@@ -185,6 +214,22 @@ def alone(model: nn.Module, batch: PackedBatch) -> list[torch.Tensor]:
 def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Sum over supervised tokens of rows of logits ``[B, S, V]`` and unshifted labels ``[B, S]``."""
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+
+
+def alone_gradients(model: nn.Module, batch: PackedBatch) -> torch.Tensor:
+    """Of the summed token loss of a step on each document as a row of its own."""
+    for ids, labels in zip(batch.unpack(batch.input_ids), batch.unpack(batch.labels), strict=True):
+        token_loss(model(input_ids=ids[None], use_cache=False).logits, labels[None]).backward()
+    return gradients_of(model)
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    """The same model; for two runs in training mode to be the same computation."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and ("drop" in name or isinstance(module, nn.Dropout)):
+                setattr(module, name, 0.0)
+    return model
 
 
 def padded(batch: PackedBatch) -> dict:

@@ -225,9 +225,9 @@ def test_one_compilation_serves_batches_of_other_documents_and_other_patterns():
     ("options", "message"),
     [
         ({"num_slots": 7}, "num_slots is 7 and boundaries describe 8 tokens; expected at least one slot and one for"),
-        ({"window": 0}, "window is 0; expected a whole number of at least 1 token"),
-        ({"chunk": 2.0}, "chunk is 2.0; expected a whole number"),
-        ({"block_size": -128}, "block_size is -128; expected a whole number"),
+        ({"window": 0}, "window is 0; expected a Python int of at least 1 token"),
+        ({"chunk": 2.0}, "chunk is 2.0; expected a Python int"),
+        ({"block_size": -128}, "block_size is -128; expected a Python int"),
         ({"window": 2, "causal": False}, "window is 2 with causal=False; .* needs causal=True"),
     ],
     ids=str,

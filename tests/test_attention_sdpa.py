@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hermetic.attention import packed_attention
+from hermetic.attention import packed_attention, sdpa
 from hermetic.attention.layout import Prices, layout_from_lengths
 from hermetic.attention.reference import visible
 from hermetic.attention.sdpa import attend_in, on_device
@@ -110,10 +110,11 @@ def test_the_comparisons_above_see_a_sink_that_is_off_by_a_thousandth(options):
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 2}, {"chunk": 3}, {"causal": False}], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_sinks_that_nobody_would_look_at_are_no_sinks(dtype, options):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("logit", [-1e4, -torch.inf])
+def test_sinks_that_nobody_would_look_at_are_no_sinks(dtype, options, logit):
     p = problem((6, 0, 5, 6), tail=2, **options)
-    *found, gradient = solve(p, torch.full((2,), -1e4, dtype=torch.float64), "sdpa", dtype)
+    *found, gradient = solve(p, torch.full((2,), logit, dtype=torch.float64), "sdpa", dtype)
 
     assert_within(found, p.solve("reference"), rounding_bounds(p, dtype))
     assert not gradient.any()
@@ -167,6 +168,27 @@ def test_every_layout_gives_the_reference_forward_and_backward(p, prices):
 
     for name, x, y in zip(NAMES[:4], (out, q.grad, k.grad, v.grad), exact.solve("reference"), strict=True):
         assert torch.allclose(x, y, rtol=0.0, atol=1e-12), name
+
+
+@settings(max_examples=60)
+@given(p=problems(), seed=st.integers(0, 999))
+def test_keys_that_are_repeated_for_all_heads_give_the_reference(p, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sdpa, "_kernel_takes_groups", lambda _q, _mask: False)
+        found = solve(p, sinks_of(p, seed), "sdpa")
+
+    for name, x, y in zip(NAMES, found, solve(p, sinks_of(p, seed), "reference"), strict=True):
+        assert torch.allclose(x, y, rtol=0.0, atol=1e-12), name
+
+
+def test_on_accelerators_widths_are_multiples_of_8_and_groups_are_left_to_the_one_kernel_that_knows_them():
+    q, v = (torch.empty(1, 4, 3, width, device="meta", dtype=torch.bfloat16) for width in (66, 64))
+    mask = torch.empty(3, 3, device="meta", dtype=torch.bool)
+
+    assert (sdpa._width(q, v), sdpa._width(v, v)) == (72, 64)
+    assert sdpa._kernel_takes_groups(q, None)
+    assert not sdpa._kernel_takes_groups(q, mask)
+    assert not sdpa._kernel_takes_groups(q.float(), None)
 
 
 class Operations(TorchDispatchMode):

@@ -111,6 +111,8 @@ def refusals(rank):
         "dtype": lambda: ulysses_attention(*(x.to((torch.float32, torch.float64)[rank]) for x in (q, k, v)), whole),
         "gradient": lambda: ulysses_attention(q if rank else q.detach(), k, v, whole),
         "heads": lambda: ulysses_attention(*shard_of(rank, heads=3, key_heads=1), whole),
+        "refused on one rank": lambda: ulysses_attention(*shard_of(rank, heads=(4, 3)[rank], key_heads=1), whole),
+        "list on one rank": lambda: ulysses_attention(q, k, v, (whole, [7, 3])[rank]),
         "too many tokens": lambda: ulysses_attention(q, k, v, Boundaries.from_lengths([11])),
         "unknown backend": lambda: ulysses_attention(q, k, v, whole, backend="magic"),
         "flat queries": lambda: ulysses_attention(q.flatten(1), k, v, whole),
@@ -290,6 +292,17 @@ def test_ranks_that_disagree_all_get_an_error_that_names_what_differs(two_ranks,
 def test_what_cannot_be_done_is_refused_on_all_ranks_with_what_was_expected(two_ranks, name, message):
     assert issubclass(BackendError, AttentionError)
     assert all(rank["refusals"][name].startswith(message) for rank in two_ranks)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("refused on one rank", "q has 3 heads on 2 ranks"), ("list on one rank", "boundaries is a list; expected")],
+)
+def test_what_cannot_be_done_on_one_rank_leaves_no_other_waiting(two_ranks, name, message):
+    waiting, refused = (rank["refusals"][name] for rank in two_ranks)
+
+    assert refused.startswith(f"AttentionError: {message}")
+    assert waiting.startswith("AttentionError: ranks [1] ask for what cannot be done, and say what; expected a call")
 
 
 def test_a_group_of_one_is_packed_attention_and_a_stranger_to_the_group_is_refused(two_ranks):

@@ -157,8 +157,9 @@ def test_a_leaking_model_is_a_finding(lfm2):
     assert only_json(as_json.stdout)["verdict"] != "sealed"
 
 
-def test_a_model_that_leaks_until_it_is_sealed_is_sealed_by_the_option(tmp_path):
-    folder = model_folder(tmp_path / "model", "gpt_oss")
+@pytest.mark.parametrize("family", ["gpt_oss", "lfm2"])
+def test_a_model_that_leaks_until_it_is_sealed_is_sealed_by_the_option(tmp_path, family):
+    folder = model_folder(tmp_path / "model", family)
     leaking = run("probe", folder, "--json")
     sealed = run("probe", folder, "--seal", "--backend", "reference", "--json")
     assert (leaking.exit_code, sealed.exit_code) == (1, 0)
@@ -187,9 +188,10 @@ def test_an_attention_implementation_can_be_chosen(llama):
     refused(result, "cannot be loaded as a causal language model", code="HE700")
 
 
-def test_a_model_that_cannot_be_sealed_and_no_model_are_bad_input(tmp_path, lfm2):
-    refused(run("probe", lfm2, "--seal"), "cannot be sealed", code="HE400")
-    refused(run("probe", lfm2, "--seal", "--backend", "hope"), "backend is 'hope'", code="HE301")
+def test_a_model_that_cannot_be_sealed_and_no_model_are_bad_input(tmp_path):
+    folder = model_folder(tmp_path / "model", "prophetnet")
+    refused(run("probe", folder, "--seal"), "cannot be sealed", code="HE400")
+    refused(run("probe", folder, "--seal", "--backend", "hope"), "backend is 'hope'", code="HE301")
     refused(run("probe", tmp_path / "nope"), "nope does not exist; expected a folder with a config", code="HE700")
 
 

@@ -70,6 +70,7 @@ SURFACE = {
         "--no-trust-remote-code",
         "--json",
     },
+    "atlas": {"--sealed", "--no-sealed", "--markdown", "--state", "--json"},
 }
 ARGUMENTS = {
     "demo": [],
@@ -79,6 +80,7 @@ ARGUMENTS = {
     "probe": ["model"],
     "doctor": ["command"],
     "train": [],
+    "atlas": ["types"],
 }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from models import calling, packed, tiny
+from models import packed, tiny
 from torch import nn
 
 import hermetic
@@ -222,14 +222,27 @@ def test_a_document_that_its_neighbours_lengths_reach_is_row_length_dependent():
 
 
 def test_the_noise_floor_is_above_what_another_shape_does_and_below_what_length_does():
-    config = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-    model = calling(tiny("llama", max_position_embeddings=16, rope_parameters=config), "only_position_ids")
+    model = hermetic.seal(tiny("llama"))
+
+    def scaled_by_the_longest_position(_module, _args, named, output):
+        """What rotary scaling did before the seal: it runs such a module for each length by itself."""
+        scale = 0.9 if int(named["position_ids"].max()) >= 16 else 1.0
+        return tuple(scale * one for one in output)
+
+    model.model.rotary_emb.register_forward_hook(scaled_by_the_longest_position, with_kwargs=True)
     within, beyond = (hermetic.probe(model, lengths=(8, n, 6), instruments=("swap", "solo")) for n in (10, 24))
 
     assert within.verdict == "sealed"
     assert beyond.verdict == "row_length_dependent"
     assert float(within.equivalence.max()) < 10 * within.noise_floor < float(beyond.equivalence.max())
     assert float(beyond.equivalence.max()) > 1e3 * beyond.noise_floor
+
+
+def test_rotary_scaling_by_the_longest_document_of_a_row_is_sealed():
+    config = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    model = hermetic.seal(tiny("llama", max_position_embeddings=16, rope_parameters=config))
+
+    assert hermetic.probe(model, lengths=(8, 24, 6)).verdict == "sealed"
 
 
 def test_a_perturbed_run_moves_every_module_by_one_rounding_and_leaves_no_hook():

@@ -1,11 +1,12 @@
 """Models whose tokens see both ways are judged by one rounding: halves of a document say nothing about noise there."""
 
-import pytest
+import copy
+
 import torch
 import transformers
+from models import alone, packed
 
 import hermetic
-from hermetic.errors import SealError
 
 
 def encoder(family):
@@ -36,6 +37,18 @@ def test_a_sealed_encoder_computes_each_document_alone_both_ways():
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
-def test_an_encoder_that_counts_its_positions_from_an_offset_is_refused():
-    with pytest.raises(SealError, match=r"Roberta.* isolates packed documents but does not compute"):
-        hermetic.seal(encoder("Roberta"))
+def test_an_encoder_that_counts_its_positions_from_an_offset_is_sealed_and_counts_packed_documents_from_there():
+    plain = encoder("Roberta")
+    batch = packed((5, 3, 7))
+    sealed = hermetic.seal(copy.deepcopy(plain))
+    rows = {
+        "document_ids": {"document_ids": batch.boundaries.document_ids},
+        "positions from 0": batch.model_inputs(),
+        "positions from 2": {"position_ids": batch.boundaries.position_ids[None] + 2},
+    }
+
+    for call in rows.values():
+        with torch.no_grad():
+            found = sealed(**{**call, "input_ids": batch.input_ids[None], "labels": None}).logits[0].split([5, 3, 7])
+        for one, other in zip(found, alone(plain, batch), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5)

@@ -1,11 +1,13 @@
 """The seams of transformers that a seal uses, each of its refusals, and models inside models."""
 
+import copy
 import sys
 
 import pytest
 import torch
 import transformers
 from models import alone, calling, config_of, packed, tiny
+from seal_helpers import assert_packed_is_alone
 from torch import nn
 
 import hermetic
@@ -22,17 +24,19 @@ def with_changed_arguments(**changes):
     return model
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attention_mask": None}, "LlamaAttention of layer 0 got packed rows without their boundaries"),
-        ({"position_bias": torch.zeros(1)}, "LlamaAttention of layer 0 adds a position bias to its scores"),
-    ],
-    ids=str,
-)
-def test_a_layer_that_goes_around_the_interface_is_refused_by_name(changes, message):
+def test_a_layer_that_goes_around_the_interface_is_unpacked_and_the_others_are_not():
+    plain = with_changed_arguments(attention_mask=None)
+    model = hermetic.seal(copy.deepcopy(plain))
+
+    hows = [(module.name, module.how) for module in hermetic.seal_report(model).modules]
+    assert hows == [("model.layers.0.self_attn", "unpack"), ("model.layers.1.self_attn", "interface")]
+    assert_packed_is_alone(model, plain)
+
+
+def test_a_position_bias_on_the_scores_is_refused_by_name():
+    message = "LlamaAttention of layer 0 adds a position bias to its scores"
     with pytest.raises(SealError, match=message):
-        hermetic.seal(with_changed_arguments(**changes))
+        hermetic.seal(with_changed_arguments(position_bias=torch.zeros(1)))
 
 
 def asked_for(**changes):

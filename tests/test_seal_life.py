@@ -1,18 +1,23 @@
 """A sealed model lives on: it generates as before, is copied, saved, interrupted and unsealed without a trace."""
 
+import concurrent.futures
 import copy
 import io
 import pickle
+import threading
 
 import pytest
 import torch
 import transformers
 from models import SEALABLE, alone, built, calling, config_of, packed, packed_gradients, tiny
+from seal_helpers import EVERY, families, layers_of, names_unpacked
 
 import hermetic
 from hermetic.errors import SealError
 from hermetic.seal import is_sealed
+from hermetic.seal.aligned import UNPACKED
 from hermetic.seal.channel import Ticket, open_forward
+from hermetic.seal.checkpointing import Carrying
 
 
 def assert_sealed(model):
@@ -31,6 +36,18 @@ def assert_same_logits(model, other, batch=None):
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "gpt2"])
 def test_generation_gives_the_same_tokens_before_and_after_sealing_and_after_a_packed_step(name, implementation):
+    assert_generates_the_same(name, implementation)
+
+
+GENERATING = [name for name in EVERY if name != "xlstm"]  # the atlas's xLSTM cannot generate
+
+
+@pytest.mark.parametrize("name", families("lfm2", "mamba", "bloom", slow=GENERATING))
+def test_generation_with_a_state_gives_the_same_tokens_before_and_after_sealing_and_after_a_packed_step(name):
+    assert_generates_the_same(name, None)
+
+
+def assert_generates_the_same(name, implementation):
     model = tiny(name, implementation=implementation)
     left_padded = torch.tensor([[0, 0, 0, 5, 6, 7], [11, 12, 13, 14, 15, 16]])
     prompt = {"input_ids": left_padded, "attention_mask": (left_padded != 0).long()}
@@ -46,7 +63,7 @@ def test_generation_gives_the_same_tokens_before_and_after_sealing_and_after_a_p
     assert generated() == before
 
 
-@pytest.mark.parametrize("name", SEALABLE)
+@pytest.mark.parametrize("name", [*SEALABLE, *families("lfm2", "mamba", "bloom")])
 def test_unsealing_restores_configuration_hooks_and_every_bit_of_the_output(name):
     model = tiny(name)
     own_hook = model.register_forward_pre_hook(lambda _module, _args: None)
@@ -70,6 +87,52 @@ def test_unsealing_restores_configuration_hooks_and_every_bit_of_the_output(name
     assert_same_logits(model, before)
 
 
+def test_unsealing_gives_back_the_very_forward_and_the_very_checkpointing_that_were_there_before():
+    model = tiny("lfm2").train()
+    model.gradient_checkpointing_enable()
+    own = model.model.layers[0].conv.forward
+    conv = model.model.layers[0].conv
+    conv.forward = own  # as libraries that move weights about set it
+    checkpointing = [layer._gradient_checkpointing_func for layer in model.model.layers]
+    hermetic.seal(model)
+    packed_gradients(model, packed())
+    assert vars(conv)["forward"] is not own
+    assert all(isinstance(layer._gradient_checkpointing_func, Carrying) for layer in model.model.layers)
+    hermetic.unseal(model)
+
+    assert vars(conv)["forward"] is own
+    found = [layer._gradient_checkpointing_func for layer in model.model.layers]
+    assert all(one is other for one, other in zip(found, checkpointing, strict=True))
+
+
+@pytest.mark.parametrize("name", ["llama", "lfm2"])
+def test_a_part_of_a_sealed_model_is_not_sealed_again_and_the_whole_is_still_undone_exactly(name):
+    model = hermetic.seal(tiny(name))
+    with pytest.raises(SealError, match=r"is part of a model that is sealed already; .* call hermetic.unseal on that"):
+        hermetic.seal(model.base_model)
+
+    assert_sealed(model)
+    hermetic.unseal(model)
+    assert model.config._attn_implementation == "sdpa"
+    assert_sealed(hermetic.seal(model))
+    hermetic.unseal(model)
+    hermetic.seal(hermetic.seal(model.base_model))  # a seal of its own is replaced
+    assert_sealed(hermetic.seal(model))  # and so are those inside
+
+
+@pytest.mark.parametrize("name", ["llama", "lfm2"])
+def test_sealing_under_inference_mode_is_sealing(name):
+    model = tiny(name)
+    with torch.inference_mode():
+        hermetic.seal(model)
+    assert_sealed(model)
+    calling(model, "document_ids")(packed()).sum().backward()
+    with torch.inference_mode():
+        without_gradients = copy.deepcopy(model)
+    with pytest.raises(SealError, match=r"weights that were made under torch.inference_mode\(\)"):
+        hermetic.seal(without_gradients)
+
+
 def test_unsealing_an_unsealed_model_leaves_it_alone():
     model = tiny("llama")
 
@@ -88,7 +151,7 @@ def test_sealing_returns_the_same_object_and_sealing_again_replaces_the_seal():
     assert model.config._attn_implementation == "sdpa"
 
 
-@pytest.mark.parametrize("name", ["mistral", "gemma3", "gpt2", "llama4"])
+@pytest.mark.parametrize("name", ["mistral", "gemma3", "gpt2", "llama4", *families("lfm2", "mamba", "bloom")])
 def test_rows_of_one_document_run_exactly_as_before(name):
     model = tiny(name)
 
@@ -107,16 +170,20 @@ def through_torch_save(model):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, unpickled, through_torch_save])
-@pytest.mark.parametrize("name", ["mistral", "gpt2"])
+@pytest.mark.parametrize("name", ["mistral", "gpt2", "lfm2"])
 def test_a_copy_of_a_sealed_model_is_sealed_by_itself(name, copied):
     model = hermetic.seal(tiny(name))
     twin = copied(model)
-    assert_sealed(twin)
     assert hermetic.seal_report(twin) == hermetic.seal_report(model)
+    assert_sealed(twin)
 
+    unpacked = names_unpacked(model)
+    for name_of_one in unpacked:
+        assert twin.get_submodule(name_of_one).forward.module is twin.get_submodule(name_of_one)
     hermetic.unseal(twin)
     assert twin.config._attn_implementation == "sdpa"
     assert not twin._forward_pre_hooks
+    assert not any("forward" in vars(module) for module in twin.modules())
     assert_sealed(model)
 
 
@@ -147,8 +214,9 @@ def test_two_models_with_one_configuration_never_leak_when_one_is_sealed():
         calling(first, "document_ids")(packed())
 
 
-def test_a_saved_model_has_no_trace_of_the_seal(tmp_path):
-    model = hermetic.seal(tiny("llama"))
+@pytest.mark.parametrize("name", ["llama", "lfm2", "mamba"])
+def test_a_saved_model_has_no_trace_of_the_seal(name, tmp_path):
+    model = hermetic.seal(tiny(name))
     model.save_pretrained(tmp_path)
 
     for path in tmp_path.rglob("*"):
@@ -159,9 +227,17 @@ def test_a_saved_model_has_no_trace_of_the_seal(tmp_path):
     assert_same_logits(again, model)
 
 
+def interrupted_at(model, where):
+    """The module before which a forward breaks off: the second layer, or one inside a module that is unpacked."""
+    if where == "layer":
+        return layers_of(model)[1]
+    return model.get_submodule(names_unpacked(model)[0]).out_proj
+
+
 @pytest.mark.parametrize("interruption", [ValueError, KeyboardInterrupt])
-def test_an_exception_in_the_middle_of_a_forward_leaves_nothing_behind(interruption):
-    model = hermetic.seal(tiny("mistral"))
+@pytest.mark.parametrize(("name", "where"), [("mistral", "layer"), ("lfm2", "layer"), ("lfm2", "mixer")])
+def test_an_exception_in_the_middle_of_a_forward_leaves_nothing_behind(name, where, interruption):
+    model = hermetic.seal(tiny(name))
     first, second = packed((9, 4, 7), seed=1), packed((2, 12, 6), seed=2)
     expected = calling(model, "document_ids")(second)
     whole = alone(model, second)
@@ -169,22 +245,24 @@ def test_an_exception_in_the_middle_of_a_forward_leaves_nothing_behind(interrupt
     def interrupt(_module, _args):
         raise interruption
 
-    handle = model.model.layers[1].register_forward_pre_hook(interrupt)
+    handle = interrupted_at(model, where).register_forward_pre_hook(interrupt)
     with pytest.raises(interruption):
         calling(model, "document_ids")(first)
     handle.remove()
 
     assert torch.equal(calling(model, "document_ids")(second), expected)
-    handle = model.model.layers[1].register_forward_pre_hook(interrupt)
+    handle = interrupted_at(model, where).register_forward_pre_hook(interrupt)
     with pytest.raises(interruption):
         calling(model, "document_ids")(first)
     handle.remove()
     assert all(torch.equal(a, b) for a, b in zip(alone(model, second), whole, strict=True))
     assert open_forward() is None
+    assert UNPACKED.get() is None
 
 
-def test_an_interrupted_model_lends_its_documents_to_no_other():
-    interrupted, other = hermetic.seal(tiny("mistral")), hermetic.seal(tiny("mistral", seed=1))
+@pytest.mark.parametrize("name", ["mistral", "lfm2"])
+def test_an_interrupted_model_lends_its_documents_to_no_other(name):
+    interrupted, other = hermetic.seal(tiny(name)), hermetic.seal(tiny(name, seed=1))
     first, second = packed((9, 4, 7), seed=1), packed((2, 12, 6), seed=2)
     expected = [calling(other, "document_ids")(second), calling(interrupted, "document_ids")(second)]
     whole = alone(other, second)
@@ -205,8 +283,9 @@ def test_an_interrupted_model_lends_its_documents_to_no_other():
         assert torch.equal(interrupted.lm_head(entered.last_hidden_state)[0], expected[1])
 
 
-def test_a_sealed_model_that_runs_inside_another_keeps_the_documents_of_both():
-    outer, inner = hermetic.seal(tiny("mistral")), hermetic.seal(tiny("mistral", seed=1))
+@pytest.mark.parametrize("name", ["mistral", "lfm2"])
+def test_a_sealed_model_that_runs_inside_another_keeps_the_documents_of_both(name):
+    outer, inner = hermetic.seal(tiny(name)), hermetic.seal(tiny(name, seed=1))
     first, second = packed((9, 4, 7), seed=1), packed((2, 12, 6), seed=2)
     expected = [calling(outer, "document_ids")(first), calling(inner, "document_ids")(second)]
     found = []
@@ -218,6 +297,41 @@ def test_a_sealed_model_that_runs_inside_another_keeps_the_documents_of_both():
 
     assert torch.equal(found[1], expected[0])
     assert torch.equal(found[0], expected[1])
+
+
+@pytest.mark.parametrize("name", ["mistral", "lfm2"])
+def test_two_models_in_two_threads_never_mix_their_documents(name):
+    models = [hermetic.seal(tiny(name, seed=seed)) for seed in (0, 1)]
+    batches = packed((9, 4, 7), seed=1), packed((2, 12, 6), seed=2)
+    expected = [packed_gradients(model, batch) for model, batch in zip(models, batches, strict=True)]
+    together = threading.Barrier(2)
+
+    def trained(model, batch):
+        together.wait()
+        return [packed_gradients(model, batch) for _ in range(10)]
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(trained, models, batches))
+
+    for gradients, alone_in_its_thread in zip(found, expected, strict=True):
+        assert all(torch.equal(each, alone_in_its_thread) for each in gradients)
+
+
+def test_one_model_in_two_threads_keeps_the_documents_of_both_batches():
+    model = hermetic.seal(tiny("lfm2"))
+    batches = packed((9, 4, 7), seed=1), packed((2, 12, 6), seed=2)
+    expected = [calling(model, "document_ids")(batch) for batch in batches]
+    together = threading.Barrier(2)
+
+    def run(batch):
+        together.wait()
+        return [calling(model, "document_ids")(batch) for _ in range(20)]
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(run, batches))
+
+    for logits, alone_in_its_thread in zip(found, expected, strict=True):
+        assert all(torch.equal(each, alone_in_its_thread) for each in logits)
 
 
 @pytest.mark.parametrize("shape", [(-1,), (1, -1)])
@@ -244,8 +358,9 @@ def test_labels_that_are_not_one_for_each_token_are_refused():
         )
 
 
-def test_a_caller_may_enter_at_the_model_without_its_head():
-    model = hermetic.seal(tiny("mistral"))
+@pytest.mark.parametrize("name", ["mistral", "lfm2", "gemma2"])
+def test_a_caller_may_enter_at_the_model_without_its_head(name):
+    model = hermetic.seal(tiny(name, **{"gemma2": {"final_logit_softcapping": None}}.get(name, {})))
     batch = packed()
     inner = model.model(input_ids=batch.input_ids[None], document_ids=batch.boundaries.document_ids)
 

@@ -198,9 +198,9 @@ def test_weights_that_are_not_numbers_are_refused(tmp_path, model, data):
 
 
 def test_a_model_that_cannot_be_sealed_is_refused_and_trains_padded(tmp_path):
-    folder = model_folder(tmp_path / "model", "lfm2")
+    folder = model_folder(tmp_path / "model", "prophetnet")
     data = token_file(tmp_path / "documents.jsonl", LENGTHS)
-    refused(tmp_path, SealError, r"Lfm2ForCausalLM cannot be sealed.*padded rows", model=folder, data=data)
+    refused(tmp_path, SealError, r"ProphetNetForCausalLM cannot be sealed.*padded rows", model=folder, data=data)
     metrics = train(model=folder, data=data, out=tmp_path / "padded", capacity=16, pack=False)
     assert metrics.verdict is None
 

@@ -8,6 +8,7 @@ Price: milliseconds per model, after a few hundred for the first import of a typ
 """
 
 import dataclasses
+import difflib
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,7 +56,7 @@ def build_tiny(model_type: str, *, attn_implementation: str | None = None, seed:
         >>> model(input_ids=torch.arange(3, 20)[None], use_cache=False).logits.shape
         torch.Size([1, 17, 128])
     """
-    _require_known(model_type)
+    require_known(model_type)
     model_class, config = _attempt("configured", model_type, lambda: _tiny_config(model_type))
     model: nn.Module = _attempt("built", model_type, lambda: _built(model_class, config, attn_implementation, seed))
     _attempt("run", model_type, lambda: _require_finite(model))
@@ -69,14 +70,18 @@ def supports(model_type: str) -> tuple[str, ...]:
         AtlasError: the type is unknown, or its classes cannot be imported here.
     """
     auto = _transformers()
-    _require_known(model_type)
+    require_known(model_type)
     find = lambda: auto.MODEL_FOR_CAUSAL_LM_MAPPING[auto.CONFIG_MAPPING[model_type]]  # noqa: E731 - one expression
     return ("eager", "sdpa") if _attempt("imported", model_type, find)._supports_sdpa else ("eager",)  # noqa: SLF001 - the one flag that says so
 
 
-def _require_known(model_type: str) -> None:
-    if model_type not in model_types():
-        raise AtlasError(f"model type is {model_type!r}; expected one of hermetic.atlas.model_types()")
+def require_known(model_type: str) -> None:
+    """Refuse what is no type of the installed transformers, with the type that is spelled most like it."""
+    known = model_types()
+    if model_type not in known:
+        near = difflib.get_close_matches(model_type, known, n=1)
+        closest = f"; the closest is {near[0]!r}" if near else ""
+        raise AtlasError(f"model type is {model_type!r}; expected one of hermetic.atlas.model_types(){closest}")
 
 
 def _attempt(what: str, model_type: str, work: Any) -> Any:

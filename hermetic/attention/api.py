@@ -44,6 +44,9 @@ def packed_attention(
 ) -> torch.Tensor:
     """Attend inside each document of a flat batch.
 
+    Inside of a ``torch.compile`` the call is a graph break: a graph would hold the boundaries of the batch that it
+    was made from, and be made anew for every other.
+
     Args:
         q: ``[T, H, K]`` queries; ``T`` may exceed ``boundaries.num_tokens`` by a padded tail.
         k: ``[T, G, K]`` keys; ``G`` divides ``H`` (grouped-query heads).
@@ -65,8 +68,24 @@ def packed_attention(
         AttentionError: shapes, dtypes or options do not fit each other.
         BackendError: the backend is unknown or lacks what was asked.
     """
+    if torch.compiler.is_compiling():  # only then is the compiler loaded, which takes a second
+        return torch.compiler.disable(packed_attention)(  # type: ignore[no-any-return]
+            q,
+            k,
+            v,
+            boundaries,
+            backend=backend,
+            causal=causal,
+            window=window,
+            chunk=chunk,
+            scale=scale,
+            softcap=softcap,
+            sinks=sinks,
+            dropout=dropout,
+        )
     if backend not in _BACKENDS:
         raise BackendError(f"backend is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}")
+    _validate_places(q=q, k=k, v=v, sinks=q if sinks is None else sinks)
     q, k, v = (_as_autocast_has_it(x) for x in (q, k, v))
     _validate_tensors(q, k, v, boundaries)
     _validate_options(q, causal=causal, window=window, chunk=chunk, softcap=softcap, sinks=sinks)
@@ -84,10 +103,7 @@ def packed_attention(
         dropout=dropout,
     )
     _refuse_what_it_cannot(backend, call_of(q, k, v, options))
-    if not torch.is_autocast_enabled(q.device.type):
-        return _with_tail(_BACKENDS[backend], (q, k, v), boundaries, options)
-    with torch.autocast(q.device.type, enabled=False):  # the cast was made above, once
-        return _with_tail(_BACKENDS[backend], (q, k, v), boundaries, options)
+    return _attend(_BACKENDS[backend], (q, k, v), boundaries, options)
 
 
 def objection_of(name: str, call: AttentionCall) -> str | None:
@@ -111,6 +127,19 @@ def _as_autocast_has_it(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.get_autocast_dtype(x.device.type))
 
 
+def _attend(
+    backend: Backend,
+    queries_keys_values: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    boundaries: Boundaries,
+    options: AttentionOptions,
+) -> torch.Tensor:
+    device = queries_keys_values[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return _with_tail(backend, queries_keys_values, boundaries, options)
+    with torch.autocast(device, enabled=False):  # the cast was made by the caller, once
+        return _with_tail(backend, queries_keys_values, boundaries, options)
+
+
 def _with_tail(
     backend: Backend,
     queries_keys_values: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
@@ -132,6 +161,20 @@ def _with_tail(
     return torch.cat([out, out.new_zeros(num_slots - num_tokens, *out.shape[1:])])
 
 
+def _validate_places(**tensors: torch.Tensor) -> None:
+    """All are floating tensors on the device of the first, ``q``, and one on which there is something to compute."""
+    for name, x in tensors.items():
+        if not isinstance(x, torch.Tensor):
+            raise AttentionError(f"{name} is a {type(x).__name__}; expected a tensor")
+        if not x.is_floating_point():
+            raise AttentionError(f"{name} is {x.dtype}; expected a floating dtype")
+        if x.device != tensors["q"].device or x.is_meta:
+            raise AttentionError(
+                f"{name} is on {x.device} and q is on {tensors['q'].device}; expected one device, and not 'meta', "
+                "which has no numbers"
+            )
+
+
 def _validate_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 3:
@@ -139,14 +182,14 @@ def _validate_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundar
                 f"{name} has shape {tuple(x.shape)}; expected three dimensions [T, heads, width]. "
                 "Flatten rows into one stream first: several rows are simply more documents"
             )
-        if not x.is_floating_point():
-            raise AttentionError(f"{name} is {x.dtype}; expected a floating dtype")
         if x.shape[0] != q.shape[0]:
             raise AttentionError(f"{name} has {x.shape[0]} tokens and q has {q.shape[0]}; expected the same")
         if x.dtype != q.dtype:
             raise AttentionError(f"{name} is {x.dtype} and q is {q.dtype}; expected one dtype")
-    if k.shape[2] != q.shape[2]:
-        raise AttentionError(f"k is {k.shape[2]} wide and q is {q.shape[2]}; expected the same head width")
+    if k.shape[2] != q.shape[2] or q.shape[2] == 0:
+        raise AttentionError(
+            f"k is {k.shape[2]} wide and q is {q.shape[2]}; expected the same head width of at least 1"
+        )
     if k.shape[1] != v.shape[1] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise AttentionError(
             f"q, k and v have {q.shape[1]}, {k.shape[1]} and {v.shape[1]} heads; expected as many value heads "
@@ -174,13 +217,13 @@ def _validate_options(
 ) -> None:
     for name, size in (("window", window), ("chunk", chunk)):
         if size is not None and (type(size) is not int or size < 1):
-            raise AttentionError(f"{name} is {size}; expected a whole number of at least 1 token, or None for no limit")
+            raise AttentionError(f"{name} is {size!r}; expected a Python int of at least 1 token, or None for no limit")
     if window is not None and not causal:
         raise AttentionError(
             f"window is {window} with causal=False; a window counts tokens before the current one, "
             "so it needs causal=True"
         )
-    if softcap is not None and softcap <= 0:
-        raise AttentionError(f"softcap is {softcap}; expected a positive number, or None for no cap")
+    if softcap is not None and not 0.0 < softcap < math.inf:
+        raise AttentionError(f"softcap is {softcap}; expected a positive, finite number, or None for no cap")
     if sinks is not None and tuple(sinks.shape) != (q.shape[1],):
         raise AttentionError(f"sinks have shape {tuple(sinks.shape)}; expected [{q.shape[1]}], one per head")

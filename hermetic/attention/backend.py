@@ -65,3 +65,13 @@ def call_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Attentio
         with_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in inputs),
         options=options,
     )
+
+
+def scale_objection(options: AttentionOptions) -> str | None:
+    """Why a fused kernel cannot have this scale, as the rest of a sentence; or None.
+
+    It sets scores that are masked to minus infinity before it scales them, and takes the largest before it does.
+    """
+    if options.scale >= torch.finfo(torch.float32).tiny:
+        return None
+    return f"has no scale {options.scale}: its kernels mask scores before they scale them, so it has to be positive"

@@ -216,7 +216,7 @@ def _validate(boundaries: Boundaries, num_slots: int, sizes: dict[str, int | Non
         )
     for name, size in sizes.items():
         if size is not None and (type(size) is not int or size < 1):
-            raise AttentionError(f"{name} is {size}; expected a whole number of at least 1 token")
+            raise AttentionError(f"{name} is {size!r}; expected a Python int of at least 1 token")
     if sizes["window"] is not None and not causal:
         raise AttentionError(
             f"window is {sizes['window']} with causal=False; a window counts tokens before the current one, "

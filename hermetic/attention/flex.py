@@ -8,8 +8,7 @@ Guarantee: whatever the caller's tail holds is replaced before the kernel sees i
 nothing in other documents as long as those are finite: the kernel multiplies foreign values by weights of exactly
 zero, and zero times infinity is NaN.
 Price: on CUDA one compilation per padded length, dtype, head layout and set of options, each of several seconds; to
-have one, pad rows to a fixed capacity. Inside of a user's ``torch.compile`` the call is a graph break, because a
-graph would remember the boundaries of the batch it was made from.
+have one, pad rows to a fixed capacity.
 On the CPU PyTorch has no backward pass and its compiled kernel is wrong for narrow heads, so the call there runs
 uncompiled, forward only, and makes ``[H, T, T]`` scores: it is for checking, and limited in length.
 Does not do: dropout (use ``sdpa``).
@@ -49,17 +48,10 @@ def attend(
     options: AttentionOptions,
 ) -> torch.Tensor:
     """Attend inside each of ``lengths`` consecutive documents; returns ``[S, H, V]``, zeros behind them."""
-    eager = torch.compiler.disable(_attend)  # here, not as a decorator: it loads the compiler, a second of import
-    return eager(q_SHK, k_SGK, v_SGV, lengths, options)  # type: ignore[no-any-return]
-
-
-def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: tuple[int, ...], options: AttentionOptions
-) -> torch.Tensor:
-    num_tokens, num_slots, value_width = sum(lengths), q.shape[0], v.shape[2]
+    num_tokens, num_slots, value_width = sum(lengths), q_SHK.shape[0], v_SGV.shape[2]
     padded = _padded(num_slots)
-    mask = _mask(lengths, padded, q.device, causal=options.causal, window=options.window, chunk=options.chunk)
-    q, k, v = (_lay_out(x, num_tokens, padded) for x in (q, k, v))
+    mask = _mask(lengths, padded, q_SHK.device, causal=options.causal, window=options.window, chunk=options.chunk)
+    q, k, v = (_lay_out(x, num_tokens, padded) for x in (q_SHK, k_SGK, v_SGV))
     out = _flex(q, k, v, mask, options)[0].transpose(0, 1)
     return _zeros_behind(out[:num_tokens, :, :value_width], num_slots, value_width)
 

@@ -11,8 +11,9 @@ Guarantee: forward and backward, grouped-query heads, value heads of another wid
 depend on the other documents' *lengths* at most, never on their content. ``[T, T]`` is never allocated.
 Price: where documents are brought together, one copy of q, k, v and the output and at most 25 % padded slots; where a
 window binds, k and v twice and masks of ``[window, 2 * window]``; with sinks, what ``sinks`` says.
+On accelerators keys and values are repeated for all query heads where there is a mask or float32.
 Where PyTorch has no fused kernel (dropout on the CPU) it makes ``[L, L]`` scores for a document of ``L`` tokens.
-Does not do: soft cap, which PyTorch's function does not know (use ``reference``).
+Does not do: soft cap, which PyTorch's function does not know (use ``reference``); scales that are not positive.
 """
 
 from dataclasses import dataclass
@@ -23,11 +24,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
 from numpy.typing import NDArray
 
-from hermetic.attention.backend import AttentionCall, Backend
+from hermetic.attention.backend import AttentionCall, Backend, scale_objection
 from hermetic.attention.edges import chunks
 from hermetic.attention.layout import Group, Layout, layout_from_lengths, prices_on
 from hermetic.attention.options import AttentionOptions
-from hermetic.attention.sinks import scale_objection, with_sink_tokens, without_sink_tokens
+from hermetic.attention.sinks import scale_objection as sink_scale_objection
+from hermetic.attention.sinks import with_sink_tokens, without_sink_tokens
 
 
 def attend(
@@ -196,8 +198,10 @@ def _sdpa(
     causal: bool,
 ) -> torch.Tensor:
     value_width = v.shape[3]
-    width = max(q.shape[3], value_width)  # the fused kernels take one width; zeros add nothing to a dot product
+    width = _width(q, v)
     q, k, v = (x if x.shape[3] == width else F.pad(x, (0, width - x.shape[3])) for x in (q, k, v))
+    if not _kernel_takes_groups(q, mask):
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     out = F.scaled_dot_product_attention(
         q,
         k,
@@ -211,10 +215,24 @@ def _sdpa(
     return out[..., :value_width]
 
 
+def _width(q: torch.Tensor, v: torch.Tensor) -> int:
+    """The one width that a fused kernel takes, on accelerators a multiple of 8; zeros add nothing to a dot product."""
+    width = max(q.shape[3], v.shape[3])
+    return width if q.device.type == "cpu" else -(-width // 8) * 8
+
+
+def _kernel_takes_groups(q: torch.Tensor, mask: torch.Tensor | None) -> bool:
+    """Whether PyTorch's fused kernel for this call knows that query heads share keys.
+
+    On accelerators only the one in half precision without a mask does; otherwise ``enable_gqa`` would make the scores.
+    """
+    return q.device.type == "cpu" or (mask is None and q.dtype in {torch.float16, torch.bfloat16})
+
+
 def _objection(call: AttentionCall) -> str | None:
     if call.options.softcap is not None:
         return "has no softcap: scaled_dot_product_attention does not know it"
-    return scale_objection(call.options)
+    return scale_objection(call.options) or sink_scale_objection(call.options)
 
 
 BACKEND = Backend(attend=attend, objection=_objection)

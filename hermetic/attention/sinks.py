@@ -141,7 +141,9 @@ def _marks(heads: int, columns: int, constant: float, like: torch.Tensor) -> tor
 def _sink_keys(sinks: torch.Tensor, k_NGK: torch.Tensor, factor: float, documents: int) -> torch.Tensor:  # noqa: N803
     """``[D, G, K + columns]``: zeros, then the logits over ``factor``, then what rounding took from them."""
     work_dtype = torch.promote_types(k_NGK.dtype, torch.float32)
-    logits = (sinks.to(work_dtype) / factor).view(1, k_NGK.shape[1], -1).expand(documents, -1, -1)
+    lowest = torch.finfo(k_NGK.dtype).min / 4  # a sink of -inf is none; as a key it would make 0 * inf
+    logits = (sinks.to(work_dtype) / factor).clamp(min=lowest)
+    logits = logits.view(1, k_NGK.shape[1], -1).expand(documents, -1, -1)
     parts = [logits.to(k_NGK.dtype)]
     if _columns_per_head(k_NGK.dtype) == 2:
         parts.append((logits - parts[0]).detach().to(k_NGK.dtype))  # the whole gradient flows through the first

@@ -73,15 +73,15 @@ def ulysses_attention(
         BackendError: the backend is unknown or lacks what was asked.
     """
     rank, ranks = _place(group)
-    _validate(q, k, v, boundaries, ranks=ranks, sinks=sinks, dropout=dropout)
+    refusal = _refusal(q, k, v, boundaries, ranks=ranks, sinks=sinks, dropout=dropout)
     facts = {
-        "boundaries": boundaries.document_lengths,
+        "boundaries": boundaries.document_lengths if isinstance(boundaries, Boundaries) else None,
         "heads and widths": (*q.shape[1:], *k.shape[1:], *v.shape[1:]),
         "dtypes": (q.dtype, k.dtype, v.dtype, _autocast_dtype(q)),
         "options": (backend, causal, window, chunk, scale, softcap, sinks is not None),
         "gradients": tuple(x is not None and x.requires_grad and torch.is_grad_enabled() for x in (q, k, v, sinks)),
     }
-    shard_lengths = _agree(q, facts, rank, group)
+    shard_lengths = _agree(q, facts, refusal, rank, group)
     out = packed_attention(
         _all_tokens(q, shard_lengths, group),
         _all_tokens(_divisible(k, ranks), shard_lengths, group),
@@ -112,6 +112,17 @@ def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:
             "process belongs to"
         )
     return rank, dist.get_world_size(group)
+
+
+def _refusal(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, boundaries: Boundaries, **options: Any
+) -> AttentionError | None:
+    """What this rank would raise. The others wait for it in the comparison, so it goes there first."""
+    try:
+        _validate(q, k, v, boundaries, **options)
+    except AttentionError as error:
+        return error
+    return None
 
 
 def _validate(
@@ -163,16 +174,26 @@ def _autocast_dtype(x: torch.Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else None
 
 
-def _agree(q: torch.Tensor, facts: dict[str, Any], rank: int, group: dist.ProcessGroup | None) -> list[int]:
+def _agree(
+    q: torch.Tensor, facts: dict[str, Any], refusal: AttentionError | None, rank: int, group: dist.ProcessGroup | None
+) -> list[int]:
     """The tokens of each rank's shard, once it is sure that all ranks are about to do the same.
 
     Without this, ranks that disagree would wait for each other forever or attend to another batch.
     """
     checksums = [zlib.crc32(repr(fact).encode()) for fact in facts.values()]
-    own = torch.tensor([q.shape[0], *checksums], dtype=torch.int64, device=q.device)
+    own = torch.tensor([q.shape[0], refusal is not None, *checksums], dtype=torch.int64, device=q.device)
     gathered = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     dist.all_gather(gathered, own, group=group)
-    shard_lengths, *columns = torch.stack(gathered, dim=1).tolist()
+    shard_lengths, refusals, *columns = torch.stack(gathered, dim=1).tolist()
+    if refusal is not None:
+        raise refusal
+    if any(refusals):
+        refused = [other for other, flag in enumerate(refusals) if flag]
+        raise AttentionError(
+            f"ranks {refused} ask for what cannot be done, and say what; expected a call that can be served on all "
+            "ranks of the group, so none of them goes on"
+        )
     for (name, fact), column in zip(facts.items(), columns, strict=True):
         others = [other for other, checksum in enumerate(column) if checksum != column[rank]]
         if others:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everyone uses
 
-from hermetic.attention.backend import AttentionCall
+from hermetic.attention.backend import AttentionCall, scale_objection
 from hermetic.attention.edges import Edges, chunks, edges_of
 from hermetic.attention.options import AttentionOptions
 from hermetic.attention.sinks import extra_width, with_sink_tokens, without_sink_tokens
@@ -57,12 +57,12 @@ def compute_capability() -> tuple[int, int] | None:
 
 
 def kind_objection(call: AttentionCall) -> str | None:
-    """Why no variable-length kernel takes tensors of this kind, as the rest of a sentence; or None."""
+    """Why no variable-length kernel takes a call of this kind, as the rest of a sentence; or None."""
     if call.device_type not in DEVICE_TYPES:
         return f"runs on {' and '.join(DEVICE_TYPES)} only, and these tensors are on {call.device_type}"
     if call.dtype not in DTYPES:
         return f"takes float16 and bfloat16 only, and these tensors are {str(call.dtype).removeprefix('torch.')}"
-    return None
+    return scale_objection(call.options)
 
 
 def device_objection(first: int, last: int | None) -> str | None:

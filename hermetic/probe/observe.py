@@ -12,6 +12,7 @@ from torch import nn
 
 from hermetic.batch import PackedBatch
 from hermetic.probe.subject import Subject
+from hermetic.seal.unpack import is_unpacked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +47,8 @@ def observe(subject: Subject, batch: PackedBatch) -> Observation:
                 running_on.append(flat)
 
     # Not one hook on all modules of the process: PyTorch keeps a trace of those that want keyword arguments.
-    modules = {module for root in subject.modules for module in root.modules()}
+    # An unpacked module is given the positions of a row and runs on others.
+    modules = {module for root in subject.modules for module in root.modules() if not is_unpacked(module)}
     handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
     try:
         subject.row(batch)

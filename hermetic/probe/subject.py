@@ -15,6 +15,7 @@ from torch import nn
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import ProbeError, UnsupportedError
+from hermetic.seal import is_sealed
 from hermetic.seal.measure import FORWARD_FAILURES, evaluation, largest_difference
 
 Forward = Callable[[PackedBatch], Any]
@@ -342,7 +343,7 @@ def _device_of_callable(forward: Forward, seed: int) -> torch.device:
 
 def _module_forward(model: nn.Module) -> Forward:
     def forward(batch: PackedBatch) -> Any:
-        inputs = _module_inputs(batch)
+        inputs = _module_inputs(model, batch)
         del inputs["labels"]  # the model's own loss is an instrument of its own
         return model(**{name: value for name, value in inputs.items() if _takes(model, name)})
 
@@ -351,7 +352,7 @@ def _module_forward(model: nn.Module) -> Forward:
 
 def _module_loss_forward(model: nn.Module) -> LossForward:
     def forward(batch: PackedBatch, count: int | None) -> Any:
-        inputs = _module_inputs(batch)
+        inputs = _module_inputs(model, batch)
         if count is not None:
             inputs["num_items_in_batch"] = count
         return model(**{name: value for name, value in inputs.items() if _takes(model, name)})
@@ -366,11 +367,14 @@ def _callable_loss_forward(forward: Callable[..., Any]) -> LossForward:
     return run
 
 
-def _module_inputs(batch: PackedBatch) -> dict[str, Any]:
+def _module_inputs(model: nn.Module, batch: PackedBatch) -> dict[str, Any]:
     inputs = batch.model_inputs()
-    if sum(length > 0 for length in batch.boundaries.document_lengths) == 1:  # alone means: not as a packed row
-        return {name: inputs[name] for name in ("input_ids", "position_ids", "use_cache", "labels")}
-    return inputs
+    if sum(length > 0 for length in batch.boundaries.document_lengths) > 1:
+        return inputs
+    names = ["input_ids", "use_cache", "labels"]  # alone means: not as a packed row
+    if not is_sealed(model):  # a sealed model counts packed documents from where it starts by itself: in some not 0
+        names.append("position_ids")
+    return {name: inputs[name] for name in names}
 
 
 def _parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:

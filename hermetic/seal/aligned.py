@@ -182,6 +182,8 @@ def lay_back(parts: list[torch.Tensor], axis: int, packed: PackedForward, layout
     real = []
     for part, group in zip(parts, layout.groups, strict=True):
         stream = _moved(part, (batch, axis), (0, 1))
+        if len(stream) == 1:  # made of positions that all rows share
+            stream = stream.expand(group.rows, *stream.shape[1:])
         real.append(stream.flatten(0, 1) if group.real is None else stream[group.real])
     joined = torch.cat(real).index_select(0, layout.back)
     return _moved(joined.unflatten(0, (packed.num_rows, packed.num_slots)), (0, 1), (batch, axis))

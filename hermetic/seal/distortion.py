@@ -111,6 +111,7 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors agree to half of their digits: what roundings do is less, what positions do is more."""
     if one.shape != other.shape:
         return True  # nothing to compare: a table of positions for the whole row, for one
+    one, other = one.detach(), other.detach()
     size = float(other.abs().max()) if other.numel() else 0.0
     return (
         bool((one.double() - other.double()).abs().max() <= size * torch.finfo(one.dtype).eps ** 0.5)

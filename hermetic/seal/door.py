@@ -24,8 +24,8 @@ from hermetic.seal.inputs import (
 )
 from hermetic.seal.interface import entry_name, register
 
-_CACHES = ("cache", "past_key_values", "cache_params")
-"""What transformers calls a cache, newest name first."""
+_CACHES = ("cache", "past_key_values", "cache_params", "state", "mems")
+"""What transformers calls a cache, newest name first; RWKV calls it ``state``, XLNet ``mems``."""
 
 _FLASH_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
@@ -59,6 +59,8 @@ class Door:
         """Stand in for the attention implementations in ``settings``; the first is the module's own."""
         self.backend = backend
         self.settings = settings
+        self.routes = True
+        """Attention goes through hermetic's entry. Otherwise the model keeps its own, which it looks up by name."""
         self.position_offset = 0
         """What the model numbers a document's first token with when it is left to itself."""
         self.native = False
@@ -67,14 +69,20 @@ class Door:
         """Modules are unpacked, so layers that checkpointing runs again need the boundaries carried to them."""
 
     @property
-    def name(self) -> str:
+    def name(self) -> str | None:
         """The attention implementation that the module's configuration has while it is sealed."""
-        return entry_name(self.backend, original_of(self.settings[0][1]))
+        own = self.settings[0][1]
+        return entry_name(self.backend, original_of(own)) if self.routes else own
 
     def install(self, config: Any) -> None:
         """Set hermetic's entries in a configuration and in those nested in it, outermost first."""
         for path, original in self.settings:
             _nested(config, path)._attn_implementation = register(self.backend, original_of(original))  # noqa: SLF001 - transformers' only name for this setting
+
+    def leave_attention(self, config: Any) -> None:
+        """Give the configuration its attention back and go on reading boundaries."""
+        self.restore(config)
+        self.routes = False
 
     def restore(self, config: Any) -> None:
         """Set back what ``install`` replaced."""
@@ -96,6 +104,8 @@ class Door:
         if outer is not None and outer.holds(module):
             return None
         self._refuse_replaced(module)
+        if self.carries:
+            carry_boundaries(module)  # of rows of one document too: what is run again has to know that they are
         signature = inspect.signature(module.forward)
         call = _named_arguments(signature, args, kwargs)
         tokens = call.get("inputs_embeds") if call.get("input_ids") is None else call["input_ids"]
@@ -111,8 +121,6 @@ class Door:
             sealed |= accepted(signature, _native_arguments(rows, tokens.device))
         packed = PackedForward(lengths=rows.lengths, num_rows=rows.num_rows, num_slots=rows.num_slots)
         enter(module, packed, argument)
-        if self.carries:
-            carry_boundaries(module)
         return (), sealed
 
     def _refuse_replaced(self, module: nn.Module) -> None:

@@ -19,6 +19,9 @@ from hermetic.seal.pattern import recognise
 
 _PREFIX = "hermetic_"
 
+_WITHOUT_INDICES = {"eager", "sdpa"}
+"""Sparse models make a mask of their choice of keys for these, and look for them by name."""
+
 
 def entry_name(backend: str, original: str) -> str:
     """The interface name of ``backend`` standing in for ``original``.
@@ -86,6 +89,11 @@ def _attention_function(backend: str, original: str) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         ticket = Ticket.decode(attention_mask)
+        if kwargs.get("indices") is not None and (ticket is not None or original in _WITHOUT_INDICES):
+            raise SealError(
+                f"{_describe(module)} chooses the keys of each query itself and hands their indices to attention, "
+                f"which neither packed attention nor {original} takes; train this model on padded rows"
+            )
         if ticket is None:
             _refuse_unticketed(module)
             forward = _original_attention(module, original)

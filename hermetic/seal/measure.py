@@ -93,8 +93,8 @@ def tapped_embeddings(input_ids: torch.Tensor) -> Iterator[list[Tap]]:
         if not isinstance(module, nn.Embedding) or not isinstance(fed, torch.Tensor):
             return None
         tokens = _tokens_of(fed.flatten().to(ids.device), ids)
-        if tokens is None:
-            return None
+        if tokens is None or output[..., 0].numel() != tokens.numel():
+            return None  # the latter embeds positions, of which all rows share one
         leaf = output.detach().requires_grad_()
         taps.append(Tap(leaf=leaf, tokens=tokens))
         return leaf.clone()  # some models scale their embeddings in place, which a leaf does not allow

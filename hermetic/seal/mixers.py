@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from torch import nn
 
-from hermetic.seal.aligned import Path, tensors_in
+from hermetic.seal.aligned import Axes, Path, tensors_in
 from hermetic.seal.channel import PackedForward
 from hermetic.seal.distortion import distorted, is_coupled_by_length, restarts
 from hermetic.seal.measure import frozen
-from hermetic.seal.replay import Recording, axes_of, is_causal, mixes, recorded
+from hermetic.seal.replay import Call, Recording, axes_of, chooses_tokens, is_causal, mixes, recorded
 from hermetic.seal.trial import Trial
 from hermetic.seal.unpack import Unpacked
 
@@ -30,10 +30,18 @@ _MAX_FAILURES = 1000
 class Mixers:
     """The search over one model; ``installed`` are the modules that are unpacked so far."""
 
-    def __init__(self, trial: Trial, original: Callable[[nn.Module], str]) -> None:
-        """Search the model of ``trial``; ``original`` is the attention implementation of a module before the seal."""
+    def __init__(self, trial: Trial, door: nn.Module, original: Callable[[nn.Module], str]) -> None:
+        """Search the model of ``trial``.
+
+        Args:
+            trial: of the model that is sealed, which may be a wrapper.
+            door: the outermost transformers model in it. Boundaries are known inside of it only, and labels are
+                its arguments, so neither it nor what is around it can be unpacked.
+            original: the attention implementation of a module before the seal.
+        """
         self.trial = trial
         self.original = original
+        self.outside = [one for one in trial.model.modules() if any(inner is door for inner in one.modules())]
         self.lengths = trial.lengths
         self.num_slots = sum(trial.lengths)
         self.packed = PackedForward(lengths=trial.lengths, num_rows=1, num_slots=self.num_slots)
@@ -106,12 +114,13 @@ class Mixers:
     ) -> bool:
         """Unpack around a module, in place of those inside it; says whether that was possible."""
         call = self.alone.get(id(module))
-        if call is None or module is self.trial.model or self._covered(module):
+        if call is None or any(module is one for one in self.outside) or self._covered(module):
             return False
         results = axes_of(call.output, self.num_slots)
         if not any(len(axes) == 1 for axes in results.values()):
             return False
-        for inner in self._inside(module):
+        inside = self._inside(module)
+        for inner in inside:
             self.installed.pop(id(inner.module)).remove()
         arguments = axes_of(call.arguments, self.num_slots)
         unpacked = Unpacked(
@@ -121,13 +130,17 @@ class Mixers:
             original=self.original(module),
             arguments=arguments,
             results=results,
-            exact=exact or not is_causal(call, arguments, self.num_slots),
+            exact=exact or any(inner.exact for inner in inside) or self._needs_equal_lengths(call, arguments),
             restarts=positions or {},
             masks={path: tensor.dtype for path, tensor in tensors_in(call.arguments).items()},
         )
         unpacked.install()
         self.installed[id(module)] = unpacked
         return True
+
+    def _needs_equal_lengths(self, call: Call, axes: Axes) -> bool:
+        """Whether pads after a document may move what the module computes for it."""
+        return not is_causal(call, axes, self.num_slots) or chooses_tokens(call, axes, self.num_slots)
 
     def _covered(self, module: nn.Module) -> bool:
         """Whether this module, or one around it, is unpacked."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode  # PyTorch documents it under this name
 
 from hermetic.errors import HermeticError
 from hermetic.seal.aligned import Axes, Path, mapped, tensors_in, token_axes
@@ -107,6 +108,44 @@ def is_causal(call: Call, axes: Axes, num_slots: int) -> bool:
             return _reach(leaves, output, halves, 0) == 0.0
     except (HermeticError, *FORWARD_FAILURES):
         return False
+
+
+def chooses_tokens(call: Call, axes: Axes, num_slots: int) -> bool:
+    """Whether this call over one document takes the best few among something that there is more of in longer ones.
+
+    Pads are among the candidates then, and even if none is taken, which of two equal ones is may hang on their number.
+    """
+    half = mapped(call.arguments, lambda path, tensor: _beginning(tensor, axes.get(path, ()), num_slots // 2))
+    try:
+        with torch.no_grad(), reopened(None):
+            candidates: list[list[int]] = []
+            for arguments in (call.arguments, half):
+                with _Choices() as choices:
+                    call.repeat(arguments)
+                candidates.append(choices.candidates)
+    except (HermeticError, *FORWARD_FAILURES):
+        return True
+    return candidates[0] != candidates[1]
+
+
+def _beginning(tensor: torch.Tensor, axes: tuple[int, ...], length: int) -> torch.Tensor:
+    for axis in axes:
+        tensor = tensor.narrow(axis, 0, length)
+    return tensor
+
+
+class _Choices(TorchDispatchMode):
+    """Keeps how many candidates each top-k has."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
+        self.candidates: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.topk.default:
+            named = dict(zip(("self", "k", "dim"), args, strict=False)) | (kwargs or {})
+            self.candidates.append(args[0].shape[named.get("dim", -1)])
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 Algorithm: the model's attention implementation becomes hermetic's (``interface``), and a forward pre-hook
 turns whatever says where documents start into boundaries for that forward pass (``door``, ``channel``). Then
-the sealed model is measured on a few tokens (``check``); a model that still leaks, or whose packed documents
+the sealed model is measured on a few tokens (``trial``); a model that still leaks, or whose packed documents
 differ from the same documents alone, is given back as it was, with an error that names the module.
 Guarantee: a model that ``seal`` returns isolated its documents exactly: gradients across seams were 0.0.
 ``unseal`` restores configuration and hooks exactly; parameters are never touched.
@@ -25,7 +25,7 @@ from hermetic.seal.checkpointing import stop_carrying
 from hermetic.seal.door import Close, Door, original_of, settings_of
 from hermetic.seal.measure import evaluation
 from hermetic.seal.mixers import Mixers
-from hermetic.seal.trial import Measured, Trial
+from hermetic.seal.trial import LONGER, Measured, Trial
 from hermetic.seal.unpack import Unpacked
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -81,6 +81,7 @@ class _Fittings:
     report: SealReport | None = None
 
 
+@torch.inference_mode(mode=False)  # the trial takes gradients
 def seal(model: Model, *, backend: str = "sdpa") -> Model:
     """Make a transformers model watertight against packing; returns the same object.
 
@@ -97,7 +98,8 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
         backend: the attention backend of packed rows, one of ``hermetic.attention.BACKENDS``.
 
     Raises:
-        SealError: the model mixes tokens in a way that cannot be sealed; it is left as it was.
+        SealError: the model mixes tokens in a way that cannot be sealed, or is part of a model that is sealed; it is
+            left as it was.
         BackendError: there is no such backend, or it cannot run where the model is.
     """
     _refuse_unusable(backend, model)
@@ -108,11 +110,17 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
             "one. In other models call hermetic.packed_attention in the attention layers"
         )
     unseal(model)
+    _refuse_part_of_a_sealed_model(model)
     _refuse_batch_statistics(model)
+    with evaluation(model), torch.no_grad():
+        trial = Trial(model)
+        alone = trial.as_one_document()  # a model that cannot run alone is not blamed for packing
     fittings = _install([module for _, module in inner], backend)
     try:
         with evaluation(model):
-            measured = _made_watertight(model, fittings)
+            _keep_what_one_document_gets(trial, alone, fittings)
+            measured = _made_watertight(trial, fittings)
+            measured = _made_watertight_from_afar(model, fittings) or measured
     except BaseException:
         unseal(model)
         raise
@@ -183,6 +191,16 @@ def _refuse_unusable(backend: str, model: nn.Module) -> None:
         )
 
 
+def _refuse_part_of_a_sealed_model(model: nn.Module) -> None:
+    """Two seals over one configuration cannot both be undone."""
+    for name, module in model.named_modules():
+        if any(isinstance(hook, Door) for hook in module._forward_pre_hooks.values()):  # noqa: SLF001 - hooks have no public list
+            raise SealError(
+                f"{name or 'the model'} ({type(module).__name__}) is part of a model that is sealed already; use it as "
+                "it is, or call hermetic.unseal on that whole model first"
+            )
+
+
 def _refuse_batch_statistics(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001 - the base of all kinds of batch norm
@@ -202,17 +220,31 @@ def _transformers_models(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, module) for name, module in model.named_modules() if isinstance(module, PreTrainedModel)]
 
 
-def _made_watertight(model: nn.Module, fittings: _Fittings) -> Measured:
+def _keep_what_one_document_gets(trial: Trial, alone: torch.Tensor, fittings: _Fittings) -> None:
+    """Leave a model its own attention if it computes something else under another name of it.
+
+    Falcon, and models that choose keys (DeepSeek V3.2), ask for the implementation by name and go another way
+    under any name but PyTorch's.
+    """
+    if trial.is_as(alone):
+        return
+    for owner, door in fittings.doors:
+        door.leave_attention(owner.config)
+    if not trial.is_as(alone):
+        raise SealError(
+            f"{type(trial.model).__name__} gives other logits for one document after it was prepared for sealing than "
+            "before; expected the same. It may keep state between calls: train this model on padded rows"
+        )
+
+
+def _made_watertight(trial: Trial, fittings: _Fittings) -> Measured:
     """Mend what leaks, from what costs nothing to what always works, until the model passes its trial.
 
     The attention interface alone; then the boundaries for kernels of the model's own; then each mixing module
     unpacked; at last the whole model inside its head.
     """
-    trial = Trial(model)
-    with torch.no_grad():
-        trial.as_one_document()  # a model that cannot run alone is not blamed for packing
     _for_all(fittings, "position_offset", trial.position_offset())
-    mixers = Mixers(trial, lambda module: _original_around(fittings, module))
+    mixers = Mixers(trial, fittings.doors[0][0], lambda module: _original_around(fittings, module))
     fittings.mixers = mixers.installed
     refusal: SealError | None = None
     for mend in (Mixers.uncouple_lengths, _natively, _unpacked, Mixers.unpack_whole):
@@ -229,6 +261,22 @@ def _made_watertight(model: nn.Module, fittings: _Fittings) -> Measured:
             return measured
     assert refusal is not None  # noqa: S101 - the loop returns or refuses
     raise refusal
+
+
+def _made_watertight_from_afar(model: nn.Module, fittings: _Fittings) -> Measured | None:
+    """Look again with longer documents, and mend with those; ``None`` where there is nothing to mend."""
+    trial = Trial(model, LONGER)
+    if not trial.has_positions_for(max(LONGER)):
+        return None
+    if trial.isolates():
+        for unpacked in fittings.mixers.values():
+            unpacked.forget_padding()
+        return None
+    if not trial.has_positions_for(sum(LONGER)):
+        return trial.measure()  # refuses: modules cannot be asked without a run over all tokens as one document
+    while fittings.mixers:
+        fittings.mixers.popitem()[1].remove()
+    return _made_watertight(trial, fittings)
 
 
 def _for_all(fittings: _Fittings, attribute: str, value: Any) -> None:

@@ -1,6 +1,6 @@
 """The measurement that a seal has to pass before ``seal`` returns.
 
-A packed batch of four short documents goes through the model: gradients across every seam must be exactly
+A packed batch of five short documents goes through the model: gradients across every seam must be exactly
 0.0, and each document's logits must be those of the document alone within the noise floor. A leak is traced
 to the innermost module that first carries it.
 """
@@ -28,9 +28,11 @@ from hermetic.seal.measure import (
     noise_floor,
 )
 
-_LENGTHS = (5, 4, 1, 7)
-"""Three neighbours, a single token, and a total (17) that is no head width."""
+_LENGTHS = (5, 4, 1, 3, 4)
+"""Neighbours, a single token, two of one length, which run together, and a total (17) that is no head width."""
 
+LONGER = (67, 3, 73, 30)
+"""For what reaches farther than the short documents together: compressed keys, dilated convolutions."""
 
 _OFFSETS = (0, 1, 2)
 """Positions at which models are known to start: 0, and one beyond the padding token's, which is 0 or 1."""
@@ -48,19 +50,19 @@ class Measured:
 
 
 class Trial:
-    """Four short documents of random tokens for one model, and the ways to run them through it."""
+    """A few documents of random tokens for one model, and the ways to run them through it."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, lengths: tuple[int, ...] = _LENGTHS) -> None:
         """Draw the tokens.
 
         Raises:
             SealError: the model has no embedding of tokens, or no weights yet.
         """
         self.model = model
-        self.lengths = _LENGTHS
+        self.lengths = lengths
         device, self.vocabulary = _embedding_facts(model)
         self.generator = torch.Generator().manual_seed(0)
-        self.ids = torch.randint(0, self.vocabulary, (sum(_LENGTHS),), generator=self.generator).to(device)
+        self.ids = torch.randint(0, self.vocabulary, (sum(lengths),), generator=self.generator).to(device)
 
     def packed(self, ids: torch.Tensor | None = None) -> torch.Tensor:
         """``[T, V]`` logits of the documents in one row; optionally of other tokens."""
@@ -82,10 +84,39 @@ class Trial:
         default = self.as_one_document()
         positions = torch.arange(len(self.ids), device=self.ids.device)
         for offset in _OFFSETS:
-            given = _forward(self.model, self.ids, None, position_ids=(positions + offset)[None])
+            try:
+                given = _forward(self.model, self.ids, None, position_ids=(positions + offset)[None])
+            except SealError:
+                continue  # it takes no positions as everybody counts them
             if largest_difference(default, given) <= float(default.abs().max()) * torch.finfo(default.dtype).eps ** 0.5:
                 return offset
         return 0
+
+    @torch.no_grad()
+    def is_as(self, before: torch.Tensor) -> bool:
+        """Whether all tokens as one document still give the logits of ``before``, up to rounding."""
+        try:
+            after = self.as_one_document()
+        except SealError:
+            return False
+        if torch.equal(after.isfinite(), before.isfinite()):  # the gradients will tell of what is not finite
+            after, before = after.nan_to_num(), before.nan_to_num()
+        difference = largest_difference(after, before)
+        return difference == 0.0 or difference <= FLOOR_FACTOR * noise_floor(self.as_one_document)
+
+    def has_positions_for(self, tokens: int) -> bool:
+        """Whether the model has positions for a document of so many tokens, as far as its configuration says."""
+        config = getattr(self.model, "config", None)
+        limit = getattr(config, "max_position_embeddings", None)
+        return not isinstance(limit, int) or tokens <= limit
+
+    def isolates(self) -> bool:
+        """Whether no gradient crosses a seam; the model has to be in evaluation mode."""
+        try:
+            self._gradients()
+        except SealError:
+            return False
+        return True
 
     def measure(self) -> Measured:
         """Measure the model as it is now; it has to be in evaluation mode.
@@ -153,6 +184,11 @@ def _embedding_facts(model: nn.Module) -> tuple[torch.device, int]:
         raise SealError(
             f"{type(model).__name__} has no weights yet (they are on the meta device), so its seal cannot be measured; "
             "load the weights first"
+        )
+    if embedding.weight.is_inference():
+        raise SealError(
+            f"{type(model).__name__} has weights that were made under torch.inference_mode(), which take no gradients, "
+            "so its seal cannot be measured; load it outside of that"
         )
     return embedding.weight.device, embedding.num_embeddings
 

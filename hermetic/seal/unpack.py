@@ -9,7 +9,8 @@ Price: one gather per aligned tensor, one run of the module per group, and at mo
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -71,6 +72,7 @@ class Unpacked:
         self.exact = exact
         self.restarts = restarts
         self.masks = masks
+        self.tables = [one for one in module.modules() if one._buffers and next(one.parameters(), None) is None]  # noqa: SLF001 - with those that are not saved
         self.shadowed = vars(module).get("forward")
         self.forget_padding()
 
@@ -107,7 +109,8 @@ class Unpacked:
         packed = packed_forward()
         if packed is None:
             self._refuse_lost_boundaries()
-            return self.run(*args, **kwargs)
+            with _state_kept(self.tables):
+                return self.run(*args, **kwargs)
         given = dict(enumerate(args)) | kwargs
         device = _device_of(given)
         layout = layout_of(packed, device, exact=self.exact)
@@ -119,7 +122,8 @@ class Unpacked:
                 laid = self._laid_out(given, packed, group)
                 token = UNPACKED.set(group)
                 try:
-                    results.append(self.run(*[laid.pop(i) for i in range(len(args))], **laid))
+                    with _state_kept(self.tables):
+                        results.append(self.run(*[laid.pop(i) for i in range(len(args))], **laid))
                 finally:
                     UNPACKED.reset(token)
         return self._laid_back(results, packed, layout)
@@ -140,7 +144,11 @@ class Unpacked:
             ticket = Ticket.decode(tensor)
             if ticket is not None:
                 return _mask_of(ticket, group, self.masks.get(path, wanted))
-            axes = token_axes(tensor, packed.num_slots, self.arguments.get(path))
+            known = self.arguments.get(path)
+            by_token = tensor.shape[:2] == (packed.num_rows, packed.num_slots)
+            if known is None and by_token and (tensor.ndim == 2 or path == ("inputs_embeds",)):
+                known = (1,)  # the door's mask of padding, embeddings as wide as the row is long: none is of pairs
+            axes = token_axes(tensor, packed.num_slots, known)
             laid = lay_out(tensor, axes, packed, group)
             return _restarted(laid, axes[0], self.restarts[path]) if path in self.restarts else laid
 
@@ -150,13 +158,46 @@ class Unpacked:
     def _laid_back(self, results: list[Any], packed: PackedForward, layout: Layout) -> Any:
         by_path = [tensors_in(result) for result in results]
 
-        def change(path: Path, _tensor: torch.Tensor) -> torch.Tensor | None:
-            axes = self.results.get(path, ())
-            if len(axes) != 1:
+        def change(path: Path, tensor: torch.Tensor) -> torch.Tensor | None:
+            parts = [found[path] for found in by_path]
+            axes = self.results.get(path)
+            if not axes and any(tensor is one for one in (*self.module.parameters(), *self.module.buffers())):
+                return tensor  # handed through, for another module to add
+            if axes is None and _are_features(parts, layout):
+                axes = (1,)  # hidden states, which the trial does not ask for
+            if axes is None or len(axes) != 1:
                 return None  # attention weights, router logits: they are of the documents and have no place in a row
-            return lay_back([found[path] for found in by_path], axes[0], packed, layout)
+            return lay_back(parts, axes[0], packed, layout)
 
         return mapped(results[0], change)
+
+
+@contextmanager
+def _state_kept(tables: Sequence[nn.Module]) -> Iterator[None]:
+    """What these modules keep of some documents is not there for the next, packed or alone.
+
+    Rotary embeddings with dynamic scaling keep the frequencies of the longest document that they have seen.
+    """
+    before = [(dict(vars(table)), dict(table._buffers)) for table in tables]  # noqa: SLF001 - public names leave some out
+    try:
+        yield
+    finally:
+        for table, (attributes, buffers) in zip(tables, before, strict=True):
+            vars(table).update(attributes)
+            table._buffers.update(buffers)  # noqa: SLF001 - as above
+
+
+def is_unpacked(module: nn.Module) -> bool:
+    """Whether this very module runs document by document."""
+    return isinstance(vars(module).get("forward"), Unpacked)
+
+
+def _are_features(parts: Sequence[torch.Tensor], layout: Layout) -> bool:
+    """Whether these are ``[rows, width, C]`` of each group, of one ``C``."""
+    return len({part.shape[2:] for part in parts}) == 1 and all(
+        part.ndim == 3 and part.shape[:2] == (group.rows, group.width)
+        for part, group in zip(parts, layout.groups, strict=True)
+    )
 
 
 def _restarted(positions: torch.Tensor, axis: int, start: int) -> torch.Tensor:
