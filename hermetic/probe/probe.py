@@ -304,9 +304,12 @@ def _leaks(subject: Subject, batch: PackedBatch, measured: Measurements) -> bool
 
 
 def _may_hide_a_leak(batch: PackedBatch, measured: Measurements) -> bool:
-    """A gradient from later tokens may come from a pair of documents that was not measured over all tokens."""
-    found = measured.gradients
-    return found is not None and found.future != 0.0 and _in_groups(batch)
+    """A gradient from later tokens, or a document unlike itself alone, may come from a pair that was not told apart."""
+    if measured.gradients is None or not _in_groups(batch):
+        return False
+    solo = measured.equivalence
+    distorted = solo is not None and float(solo.logits.max()) > FLOOR_FACTOR * solo.noise_floor
+    return distorted or measured.gradients.future != 0.0
 
 
 def _in_groups(batch: PackedBatch) -> bool:
