@@ -15,13 +15,14 @@ Of a small batch (``sample.SMALL``) everything is measured on all of it: up to f
 swap takes groups that tell any two apart (``covering_groups``: a group that reaches nobody outside clears all of its
 pairs at once) and gradient the even and the odd ones. Of a larger batch the even and the odd documents are asked over
 all tokens, which is all neighbours and half of all pairs, and any two documents over the first tokens of each; noise
-floors and parameter gradients are measured on four documents of 61 tokens. Whoever would be accused by such a floor is
-judged by that of the whole documents.
-Not seen, so, in a larger batch: a document that reaches the next but one by what lies beyond its first tokens alone;
-a backward that is wrong beyond 61 tokens of a document alone. Probe a small batch or fewer documents for these.
-Price of a larger batch, in forwards over it beside one that all share: 2 and some of 256 tokens (swap); 1 and 3
-backwards to the embeddings, and as many of 256 tokens (gradient); 1, a document at a time, and 13 forwards' worth of
-244 tokens (solo); 1 (causality).
+floors and parameter gradients are measured on four documents of 37 to 61 tokens. Whoever would be accused by such a
+floor is judged by that of whole documents.
+Not seen, so, in a larger batch: a document that reaches the next but one, below the noise, by what lies in its first
+half beyond its first tokens alone; a backward that is wrong beyond 61 tokens of a document alone. Probe a small batch
+or two documents for these.
+Price of a larger batch, in forwards over it beside one that all share: 2 (swap); 1 and 3 backwards to the embeddings
+(gradient); 1, a document at a time (solo); 1 (causality). And of short ones: a forward over 128 tokens for each group
+(swap), a backward for each group (gradient), and 13 forwards' worth over 194 tokens (solo).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -266,7 +267,7 @@ def solo(subject: Subject, batch: PackedBatch) -> Equivalence:
 
     Of more than four documents, parameter gradients are compared for the first, the middle, the last and the
     longest one, packed among all others; the noise floors are measured on these four. Of a batch that is not small,
-    both on these four, cut to 61 tokens each and packed by themselves.
+    both on these four, cut to 37 to 61 tokens and packed by themselves.
     """
     moved = subject.apart(batch)
     gradients, gradient_floor = _gradient_equivalence(subject, batch)

@@ -212,17 +212,16 @@ class _Reading:
         """What the pattern of reach, depth and order says."""
         try:
             reach, depth = self.reach(), self.depth()
-            if (reach == 1) != (depth == 1):
-                return "boundary"
-            if reach == 1:
-                return "convolution"
-            if not self.is_ordered():
-                return "attention" if reach != 0 else None
+            ordered = reach not in {0, 1} and self.is_ordered()
         except (HermeticError, *FORWARD_FAILURES):
             return None
+        if reach != 0 and (reach == 1) != (depth == 1):
+            return "boundary"
+        if reach not in {0, 1} and not ordered:
+            return "attention"
         if reach is None and depth is None:
             return "recurrence"
-        return "convolution" if reach == depth else None
+        return "convolution" if reach == depth else None  # where nothing moves, the backward alone crosses
 
     def _document(self, token: int) -> int:
         return next(i for i in range(len(self.lengths)) if sum(self.lengths[: i + 1]) > token)

@@ -280,10 +280,11 @@ def _judge(subject: Subject, batch: PackedBatch, measured: Measurements) -> tupl
     future = _future(subject, batch, measured)
     if future is not None:
         return "not_causal", [future, *positions]
-    lengths = [] if positions else length_findings(subject, batch, measured)
-    context = [] if positions or lengths else context_finding(subject, batch, measured.equivalence)
+    context = [] if positions else context_finding(subject, batch, measured.equivalence)
+    lengths = [] if positions or context else length_findings(subject, batch, measured)
     found = [*lengths, *positions, *context, *equivalence_findings(measured.equivalence)]
-    found += [*target_findings(measured.targets), *weight_findings(measured.weights)]
+    weights_differ = [] if found else weight_findings(measured.weights)  # other logits have another loss anyway
+    found += [*target_findings(measured.targets), *weights_differ]
     if not found:
         return "sealed", []
     return "row_length_dependent" if lengths else "distortion", found
@@ -304,9 +305,12 @@ def _leaks(subject: Subject, batch: PackedBatch, measured: Measurements) -> bool
 
 
 def _may_hide_a_leak(batch: PackedBatch, measured: Measurements) -> bool:
-    """A gradient from later tokens may come from a pair of documents that was not measured over all tokens."""
-    found = measured.gradients
-    return found is not None and found.future != 0.0 and _in_groups(batch)
+    """A gradient from later tokens, or a document unlike itself alone, may come from a pair that was not told apart."""
+    if measured.gradients is None or not _in_groups(batch):
+        return False
+    solo = measured.equivalence
+    distorted = solo is not None and float(solo.logits.max()) > FLOOR_FACTOR * solo.noise_floor
+    return distorted or measured.gradients.future != 0.0
 
 
 def _in_groups(batch: PackedBatch) -> bool:

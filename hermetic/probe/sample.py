@@ -15,8 +15,9 @@ from hermetic.constants import IGNORE_INDEX
 SMALL = 256
 """A batch of at most so many tokens is small."""
 
-CUT = 61
-"""Tokens of a document that is cut: a prime, so that the next one starts inside of any kernel's chunk or tile."""
+CUTS = (61, 43, 53, 37)
+"""Tokens of documents that are cut: primes, so that the next one starts inside of any kernel's chunk or tile, and
+different ones, for means over tokens, documents and rows are one where all are of one length."""
 
 
 def is_small(batch: PackedBatch) -> bool:
@@ -41,22 +42,22 @@ def few_of(batch: PackedBatch) -> list[int]:
 
 
 def few_documents(batch: PackedBatch, *, whole: bool = False) -> list[dict[str, torch.Tensor]]:
-    """The documents of ``few_of``: of a batch that is not small cut to ``CUT`` tokens, unless ``whole``."""
+    """The documents of ``few_of``: of a batch that is not small cut to ``CUTS`` tokens, unless ``whole``."""
     documents = list(documents_of(batch))
     chosen = [documents[document] for document in few_of(batch)]
-    return chosen if whole or is_small(batch) else [_cut(document) for document in chosen]
+    return chosen if whole or is_small(batch) else [_cut(*pair) for pair in zip(chosen, CUTS, strict=False)]
 
 
-def _cut(document: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _cut(document: dict[str, torch.Tensor], size: int) -> dict[str, torch.Tensor]:
     """From right before its first supervised token on, for a long prompt has no loss."""
     labelled = (document["labels"] != IGNORE_INDEX).nonzero().flatten()
     first = int(labelled[0]) - 1 if labelled.numel() else 0
-    start = max(0, min(first, document["labels"].numel() - CUT))
-    return {name: values[start : start + CUT] for name, values in document.items()}
+    start = max(0, min(first, document["labels"].numel() - size))
+    return {name: values[start : start + size] for name, values in document.items()}
 
 
 def miniature(batch: PackedBatch) -> PackedBatch:
-    """The first tokens of every document, two of each or more, up to about ``SMALL`` tokens together."""
-    size = max(2, SMALL // batch.boundaries.num_documents)
+    """The first tokens of every document: half of ``SMALL`` tokens together, but two of each at least."""
+    size = max(2, SMALL // 2 // batch.boundaries.num_documents)
     small = collate([{name: x[:size] for name, x in document.items()} for document in documents_of(batch)])
     return small if small.input_ids.unique().numel() > 1 else batch  # of one id, nothing could be exchanged

@@ -15,6 +15,7 @@ from torch import nn
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import ProbeError, UnsupportedError
+from hermetic.probe.randomness import Drawing, same_randomness
 from hermetic.seal import is_sealed
 from hermetic.seal.measure import FORWARD_FAILURES, evaluation, largest_difference
 
@@ -135,7 +136,7 @@ class Subject:
         """Logits of the row, ``[T, V]``; run once and kept."""
         runs = self.kept.setdefault(batch, Runs())
         if runs.packed is None:
-            watched = _Drawing(self.forward, self.device)
+            watched = Drawing(self.forward, self.device)
             runs.packed = replace(self, forward=watched).logits(batch)
             runs.draws = watched.drew
         return runs.packed
@@ -190,7 +191,7 @@ class Subject:
     @contextmanager
     def same_randomness(self) -> Iterator[None]:
         """The random state of every run for the duration; the caller's is put back."""
-        with _same_randomness(self.seed, self.device):
+        with same_randomness(self.seed, self.device):
             yield
 
     def draws(self, batch: PackedBatch) -> bool:
@@ -217,26 +218,6 @@ class Subject:
     def parameters(self) -> list[nn.Parameter]:
         """All parameters behind the subject, each once."""
         return list({id(p): p for module in self.modules for p in module.parameters()}.values())
-
-
-class _Drawing:
-    """A forward that notices whether it moves the random state."""
-
-    def __init__(self, forward: Forward, device: torch.device) -> None:
-        self.forward, self.device = forward, device
-        self.drew = False
-
-    def __call__(self, batch: PackedBatch) -> Any:
-        before = self._states()
-        output = self.forward(batch)
-        after = self._states()
-        known = self.device.type in {"cpu", "cuda"}  # of other devices the state is not read
-        self.drew = not known or not all(map(torch.equal, before, after))
-        return output
-
-    def _states(self) -> list[torch.Tensor]:
-        cuda = torch.cuda.get_rng_state_all() if self.device.type == "cuda" or torch.cuda.is_initialized() else []
-        return [torch.get_rng_state(), *cuda]
 
 
 def subject_from(model: nn.Module | Forward, *, seed: int) -> Subject:
@@ -287,7 +268,7 @@ def _subject_from_callable(forward: Forward, seed: int) -> Subject:
 
     handle = nn.modules.module.register_module_forward_hook(hook)
     try:
-        with torch.no_grad(), _same_randomness(seed, device):
+        with torch.no_grad(), same_randomness(seed, device):
             output = forward(_trial_batch().to(device))
     except _FAILURES as error:
         raise ProbeError(
@@ -330,7 +311,7 @@ def _device_of_callable(forward: Forward, seed: int) -> torch.device:
     cpu = torch.device("cpu")
     handle = nn.modules.module.register_module_forward_pre_hook(hook)
     try:
-        with torch.no_grad(), _same_randomness(seed, cpu):
+        with torch.no_grad(), same_randomness(seed, cpu):
             forward(_trial_batch())
     except _DeviceFoundError:
         return found[0]
@@ -415,12 +396,3 @@ def packed_run(name: str) -> Iterator[None]:
             f"{name} runs a document alone and fails on packed ones ({type(error).__name__}: {error}); it cannot "
             "isolate documents with the kernels that are installed"
         ) from error
-
-
-@contextmanager
-def _same_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    # manual_seed reaches every CUDA device that is in use, so every one of them is put back
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() or device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield

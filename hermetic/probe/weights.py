@@ -6,8 +6,8 @@ Whichever convention fits is the loss's own; if none does, the loss depends on t
 told the number of supervised tokens of the step, micro-batches have to add up to the batch; so do ranks, which
 scale by their number and average.
 Guarantee: differences within ten noise floors, measured in place, are rounding; larger ones are findings.
-Price: seven forwards with the loss over at most four documents, of a batch beyond 256 tokens cut to 61 tokens each; no
-backward.
+Price: two forwards with the loss over at most four documents (of a batch beyond 256 tokens cut to 37 to 61 tokens), two
+more where it can be told a count, and three where a floor is needed; no backward.
 Blind to: reductions outside of the subject, such as a Trainer's division by accumulation steps; to gradients that
 do not follow the loss; and, of a larger batch, to a loss that is computed in chunks of more tokens than are left.
 """
@@ -38,6 +38,7 @@ class Weights:
     router: float | None
     """The share of ``packed`` that a router's auxiliary loss makes; ``None`` when there is none."""
     noise_floor: float
+    """One rounding of the loss, or what rounding inside of the subject makes of it where more had to be explained."""
 
     @property
     def threshold(self) -> float:
@@ -79,7 +80,6 @@ def weights(subject: Subject, batch: PackedBatch) -> Weights:
     with torch.no_grad():
         packed = _loss(subject, whole)
         alone = [_loss(subject, part) for part in separate]
-        floor = _floor(subject, whole, packed)
         steps = (
             [_loss(subject, one, whole.num_supervised_tokens) for one in (whole, *separate)] if subject.counts else []
         )
@@ -90,11 +90,13 @@ def weights(subject: Subject, batch: PackedBatch) -> Weights:
         for which in ("total", "main")
     )
     together = _relative(sum(one.total for one in steps[1:]), steps[0].total) if steps else None
+    rounding = torch.finfo(packed.dtype).eps
+    beyond = max(total, together or 0.0) > FLOOR_FACTOR * rounding
     return Weights(
         packed=total,
         accumulated=together,
         router=None if packed.router == 0.0 else max(0.0, total - main),
-        noise_floor=floor,
+        noise_floor=max(rounding, _noise(subject, whole, packed)) if beyond else rounding,
     )
 
 
@@ -130,11 +132,11 @@ def _relative(found: float, expected: float) -> float:
     return abs(found - expected) / max(abs(expected), torch.finfo(torch.float64).tiny)
 
 
-def _floor(subject: Subject, batch: PackedBatch, exact: _Loss) -> float:
-    """Relative difference of the loss that rounding alone may make."""
-    rounding = torch.finfo(exact.dtype).eps
+@torch.no_grad()
+def _noise(subject: Subject, batch: PackedBatch, exact: _Loss) -> float:
+    """Relative difference of the loss that rounding inside of the subject makes."""
     moved = []
     for seed in range(_DRAWS):
         with perturbed_by_roundings(seed):
             moved.append(_relative(_loss(subject, batch).total, exact.total))
-    return max(rounding, *moved)
+    return max(moved)

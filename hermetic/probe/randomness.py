@@ -1,0 +1,42 @@
+"""The random state around a run: the same for every one, put back for the caller, and watched.
+
+A run that draws nothing need not be repeated to know that it is not random.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hermetic.batch import PackedBatch
+
+
+class Drawing:
+    """A forward that notices whether it moves the random state."""
+
+    def __init__(self, forward: Callable[[PackedBatch], Any], device: torch.device) -> None:
+        self.forward, self.device = forward, device
+        self.drew = False
+
+    def __call__(self, batch: PackedBatch) -> Any:
+        before = self._states()
+        output = self.forward(batch)
+        after = self._states()
+        known = self.device.type in {"cpu", "cuda"}  # of other devices the state is not read
+        self.drew = not known or not all(map(torch.equal, before, after))
+        return output
+
+    def _states(self) -> list[torch.Tensor]:
+        cuda = torch.cuda.get_rng_state_all() if self.device.type == "cuda" or torch.cuda.is_initialized() else []
+        return [torch.get_rng_state(), *cuda]
+
+
+@contextmanager
+def same_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """The random state that ``seed`` gives for the duration; the caller's is put back."""
+    # manual_seed reaches every CUDA device that is in use, so every one of them is put back
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() or device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
