@@ -4,7 +4,8 @@ Algorithm: one packed forward over few tokens is recorded, and each call is repe
 whether it carries one document into another (``hermetic.seal.replay``). The first that does is the place. Then all
 that lies before a seam is changed in its inputs: how many tokens behind the seam move is its reach, how many
 before the seam matter its depth. And the last two tokens before the seam change places, with all that belongs to
-them: attention does not mind, for it sums over a set; convolutions and recurrences do.
+them: attention does not mind, for it sums over a set; convolutions and recurrences do. (Attention with a position
+bias of its own does; it is known by the mask of pairs that it is given.)
 Guarantee: the kind is what was measured of that call, never a class name; what none of the patterns fits is a leak
 without a kind. A leak outside of all modules, or one without a gradient, is looked for by comparing two runs.
 Price: the activations of one forward over at most ``MAX_TOKENS`` tokens; per module one forward and a backward per
@@ -220,8 +221,12 @@ class _Reading:
         if reach not in {0, 1} and not ordered:
             return "attention"
         if reach is None and depth is None:
-            return "recurrence"
+            return "attention" if self._is_given_pairs() else "recurrence"
         return "convolution" if reach == depth else None  # where nothing moves, the backward alone crosses
+
+    def _is_given_pairs(self) -> bool:
+        """Whether it gets a mask of pairs of tokens: attention with a position bias of its own minds order too."""
+        return any(len(axes) == 2 for axes in self.axes.values())
 
     def _document(self, token: int) -> int:
         return next(i for i in range(len(self.lengths)) if sum(self.lengths[: i + 1]) > token)
