@@ -112,33 +112,33 @@ def test_one_process_with_several_gpus_is_refused(tmp_path):
         )
 
 
-class LongRowLeakConfig(transformers.LlamaConfig):
-    model_type = "hermetic_test_long_row_leak"
+class RowLeakConfig(transformers.LlamaConfig):
+    model_type = "hermetic_test_row_leak"
 
 
-class LongRowLeakForCausalLM(transformers.LlamaForCausalLM):
-    """Leaks in rows of more than 32 tokens, which the few tokens of the seal's own check do not show."""
+class RowLeakForCausalLM(transformers.LlamaForCausalLM):
+    """Leaks in rows of 33 to 99 tokens, which the rows of the seal's own checks (17 and 173) do not show."""
 
-    config_class = LongRowLeakConfig
+    config_class = RowLeakConfig
 
     def forward(self, *args, **kwargs):
         output = super().forward(*args, **kwargs)
-        if output.logits.shape[1] > 32:
+        if 32 < output.logits.shape[1] < 100:
             output.logits = output.logits + output.logits.mean(dim=1, keepdim=True)
         return output
 
 
 @pytest.fixture
 def leaky_model(tmp_path):
-    transformers.AutoConfig.register(LongRowLeakConfig.model_type, LongRowLeakConfig, exist_ok=True)
-    transformers.AutoModelForCausalLM.register(LongRowLeakConfig, LongRowLeakForCausalLM, exist_ok=True)
+    transformers.AutoConfig.register(RowLeakConfig.model_type, RowLeakConfig, exist_ok=True)
+    transformers.AutoModelForCausalLM.register(RowLeakConfig, RowLeakForCausalLM, exist_ok=True)
     folder = model_folder(tmp_path / "model")
-    network = LongRowLeakForCausalLM.from_pretrained(folder, config=LongRowLeakConfig.from_pretrained(folder))
+    network = RowLeakForCausalLM.from_pretrained(folder, config=RowLeakConfig.from_pretrained(folder))
     network.save_pretrained(folder)
     return folder
 
 
-def test_a_leak_that_only_long_rows_show_is_found_and_nothing_is_written(tmp_path, leaky_model):
+def test_a_leak_that_only_rows_of_this_length_show_is_found_and_nothing_is_written(tmp_path, leaky_model):
     data = token_file(tmp_path / "documents.jsonl", [20, 18, 15, 24, 30, 9])
     before = everything_under(tmp_path)
     with pytest.raises(LeakError, match="training did not start"):
