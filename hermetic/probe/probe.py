@@ -6,8 +6,8 @@ that first carries it and to the argument that lets it. A document alone in a ro
 Guarantee: ``sealed`` means that every instrument that ran found nothing: no bit moved, no gradient crossed a
 seam, no logit, loss or parameter gradient differed beyond the noise floor measured on this very subject.
 Price: the passes of less than five training steps of the same batch, however many documents of some dozens of tokens
-it holds; on a model of 110 million parameters also less than five in processor time, and at most 1.2 times the memory of a
-step (``benchmarks/probe.py``). Batches of at most 256 tokens are measured whole, for some twenty forwards. Once
+it holds; on a model of 110 million parameters less than five in processor time too, and at most 1.2 times the memory
+of a step (``benchmarks/probe.py``). Batches of at most 256 tokens are measured whole, for some twenty forwards. Once
 something is found, telling who reaches whom takes each document by itself. No copy of the model is made; the caller's
 gradients, modes and random state are left alone.
 """
