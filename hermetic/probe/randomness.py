@@ -20,6 +20,7 @@ class Drawing:
         self.drew = False
 
     def __call__(self, batch: PackedBatch) -> Any:
+        """Run it, and see."""
         before = self._states()
         output = self.forward(batch)
         after = self._states()
