@@ -66,7 +66,7 @@ def lengthen(subject: Subject, batch: PackedBatch, *, floor: float | None = None
 def _logits_lengthened(subject: Subject, batch: PackedBatch, documents: Sequence[int]) -> tuple[torch.Tensor, ...]:
     longer = with_documents_lengthened(batch, documents)
     try:
-        with _refusing_ids_beyond_tables(), _state_put_back(subject):
+        with _refusing_ids_beyond_tables():
             logits: tuple[torch.Tensor, ...] = subject.logits(longer).split(list(longer.boundaries.document_lengths))
             return logits
     except (HermeticError, torch.OutOfMemoryError):
@@ -92,19 +92,6 @@ def with_documents_lengthened(batch: PackedBatch, documents: Sequence[int]) -> P
         repeats = -(-size // ids[document].numel())
         ids[document] = ids[document].repeat(repeats)[:size]
     return collate([{"input_ids": part} for part in ids])
-
-
-@contextmanager
-def _state_put_back(subject: Subject) -> Iterator[None]:
-    """Put back what modules without parameters keep: dynamic rotary scaling remembers the longest row it has seen."""
-    modules = [module for root in subject.modules for module in root.modules() if not module._parameters]  # noqa: SLF001 - parameters() would look into children
-    kept = [(module, dict(module._buffers), dict(vars(module))) for module in modules]  # noqa: SLF001
-    try:
-        yield
-    finally:
-        for module, buffers, attributes in kept:
-            module._buffers.update(buffers)  # noqa: SLF001
-            vars(module).update({name: x for name, x in attributes.items() if isinstance(x, (int, float))})
 
 
 @contextmanager

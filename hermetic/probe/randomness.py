@@ -1,13 +1,14 @@
-"""The random state around a run: the same for every one, put back for the caller, and watched.
+"""The state around a run: the same for every one, put back for the caller, and watched.
 
 A run that draws nothing need not be repeated to know that it is not random.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from hermetic.batch import PackedBatch
 
@@ -41,3 +42,16 @@ def same_randomness(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
+
+
+@contextmanager
+def state_put_back(roots: Sequence[nn.Module]) -> Iterator[None]:
+    """Put back what modules without parameters keep: dynamic rotary scaling remembers the longest row it has seen."""
+    modules = [module for root in roots for module in root.modules() if not module._parameters]  # noqa: SLF001 - parameters() would look into children
+    kept = [(module, dict(module._buffers), dict(vars(module))) for module in modules if module._buffers]  # noqa: SLF001
+    try:
+        yield
+    finally:
+        for module, buffers, attributes in kept:
+            module._buffers.update(buffers)  # noqa: SLF001
+            vars(module).update({name: x for name, x in attributes.items() if isinstance(x, (int, float))})

@@ -15,7 +15,7 @@ from torch import nn
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import ProbeError, UnsupportedError
-from hermetic.probe.randomness import Drawing, same_randomness
+from hermetic.probe.randomness import Drawing, same_randomness, state_put_back
 from hermetic.seal import is_sealed
 from hermetic.seal.measure import FORWARD_FAILURES, evaluation, largest_difference
 
@@ -191,7 +191,7 @@ class Subject:
     @contextmanager
     def same_randomness(self) -> Iterator[None]:
         """The random state of every run for the duration; the caller's is put back."""
-        with same_randomness(self.seed, self.device):
+        with same_randomness(self.seed, self.device), state_put_back(self.modules):
             yield
 
     def draws(self, batch: PackedBatch) -> bool:
