@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hermetic.plan import plan_histogram as plan_histogram
     from hermetic.plan import plan_rows as plan_rows
     from hermetic.probe import LeakReport as LeakReport
+    from hermetic.probe import guard as guard
     from hermetic.probe import probe as probe
     from hermetic.seal import seal as seal
     from hermetic.seal import seal_report as seal_report
@@ -40,6 +41,7 @@ _HOMES = {
     "available_backends": "hermetic.attention",
     "collate": "hermetic.batch",
     "document_log_probs": "hermetic.loss",
+    "guard": "hermetic.probe",
     "packed_attention": "hermetic.attention",
     "packed_loss": "hermetic.loss",
     "plan_histogram": "hermetic.plan",

@@ -226,6 +226,8 @@ def probe(
         str | None, typer.Option(help="Attention implementation to load the model with, as transformers names it.")
     ] = None,
     backend: Backend = "sdpa",
+    layers: Annotated[bool, typer.Option("--layers", help="Read every layer, also where nothing leaks.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write the report here as a page, token by token.")] = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -235,6 +237,7 @@ def probe(
     of a model that is not sealed is nothing. The exit code is 1 on a leak.
     """
     import hermetic
+    from hermetic.probe import with_details
     from hermetic.train import load_model
 
     with _stages(quiet=as_json) as on_stage:
@@ -242,6 +245,9 @@ def probe(
         network = load_model(model, trust_remote_code=trust_remote_code, attention=attention)
         on_stage("probing")
         report = hermetic.probe(hermetic.seal(network, backend=backend) if seal else network)
+        report = with_details(report, network, per_layer=layers, per_token=html is not None)
+    if html is not None:
+        report.to_html(html)
     if as_json:
         _print_json(report.to_dict())
     else:
@@ -258,6 +264,40 @@ def _what_was_probed(*, sealed: bool) -> str:
         "Probed as it is, not sealed, and called with positions that restart, no mask and no cache. Called otherwise "
         "it may leak: try --seal, or probe your own call in Python."
     )
+
+
+@app.command(
+    epilog="Example: hermetic doctor -- python train.py",
+    context_settings={"allow_interspersed_args": False},  # what follows the command is the command's
+)
+@_reports_errors
+def doctor(
+    command: Annotated[list[str], typer.Argument(help="Your training command with its arguments, after --.")],
+    *,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds to wait for the first training batch; default: no limit.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Examine your own training command at its first batch.
+
+    It runs until then: no file of yours is changed, and it is ended before any optimizer step. What it writes goes to
+    stderr. The exit code is 1 on a finding, and 2 when it reached no training batch.
+    """
+    from hermetic.doctor import diagnose
+
+    diagnosis = diagnose(command, timeout=timeout, on_output=_pass_on)
+    if as_json:
+        _print_json(diagnosis.to_dict())
+    else:
+        _out.print(diagnosis)
+    if not diagnosis.sound:
+        raise typer.Exit(1)
+
+
+def _pass_on(output: bytes) -> None:
+    sys.stderr.write(output.decode(errors="replace"))
+    sys.stderr.flush()
 
 
 @app.command(epilog="Example: hermetic train --model ./model --data chats.jsonl --capacity 4096 --out tuned")

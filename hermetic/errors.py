@@ -18,7 +18,10 @@ that scripts may match on. The code never changes its meaning; messages may be r
     ├── SealError (RuntimeError)           HE400  a module cannot be made watertight
     ├── ProbeError (RuntimeError)          HE500  an instrument cannot run
     │   ├── LeakError                      HE501  the probe found a leak and was told to raise
-    │   └── UnsupportedError               HE502  a model runs documents alone and fails on packed ones
+    │   │   └── NotSealedError             HE505  a model was asserted to be sealed (AssertionError)
+    │   ├── UnsupportedError               HE502  a model runs documents alone and fails on packed ones
+    │   ├── NotPackedError                 HE503  each row of a call holds one document
+    │   └── NoBoundariesError              HE504  nothing in a call says where its documents start
     ├── DataError (ValueError)             HE600  documents cannot be read, rendered or written
     │   ├── SourceError                    HE601  a source file is missing, empty or malformed
     │   ├── RecordError                    HE602  one record of a source is malformed
@@ -26,6 +29,7 @@ that scripts may match on. The code never changes its meaning; messages may be r
     │   └── PackedDataError                HE604  a packed folder is damaged or is not one
     ├── TrainError (ValueError)            HE700  training cannot start
     ├── AtlasError (RuntimeError)          HE710  a model type cannot be built or run here
+    ├── DoctorError (RuntimeError)         HE720  a training command cannot be examined
     ├── ConformanceError (AssertionError)  HE800  a backend breaks a law of packed attention
     └── MissingDependencyError             HE900  an optional package is not installed (ImportError)
 """
@@ -129,6 +133,24 @@ class UnsupportedError(ProbeError):
     code = "HE502"
 
 
+class NotPackedError(ProbeError):
+    """Each row of a call holds one document, which has no neighbour to reach."""
+
+    code = "HE503"
+
+
+class NoBoundariesError(ProbeError):
+    """Nothing in a call says where documents start, so nobody can tell whether its rows are packed."""
+
+    code = "HE504"
+
+
+class NotSealedError(LeakError, AssertionError):
+    """A model was asserted to be sealed, and the probe's verdict is another."""
+
+    code = "HE505"
+
+
 class DataError(HermeticError, ValueError):
     """Documents cannot be read, rendered or written."""
 
@@ -169,6 +191,12 @@ class AtlasError(HermeticError, RuntimeError):
     """A model type cannot be built or run here."""
 
     code = "HE710"
+
+
+class DoctorError(HermeticError, RuntimeError):
+    """A training command cannot be examined: it is not found, ended too early, or has no batch of token ids."""
+
+    code = "HE720"
 
 
 class ConformanceError(HermeticError, AssertionError):

@@ -17,6 +17,7 @@ from transformers.masking_utils import sdpa_mask
 import hermetic
 
 EQUAL_LENGTHS = (8, 8, 8)
+FOR_EQUAL_LENGTHS = ("swap", "gradient", "solo", "causality")
 model = build(LlamaForCausalLM)
 
 
@@ -43,6 +44,6 @@ def one_to_a_row(batch: hermetic.PackedBatch) -> torch.Tensor:
 AttentionInterface.register("biased", biased)
 AttentionMaskInterface.register("biased", sdpa_mask)
 model.set_attn_implementation("biased")
-show("a bias, no mask", hermetic.probe(one_to_a_row, lengths=EQUAL_LENGTHS))
+show("a bias, no mask", hermetic.probe(one_to_a_row, lengths=EQUAL_LENGTHS, instruments=FOR_EQUAL_LENGTHS))
 AttentionMaskInterface.register("biased", lambda **request: sdpa_mask(**(request | {"allow_is_causal_skip": False})))
-show("a bias on a mask", hermetic.probe(one_to_a_row, lengths=EQUAL_LENGTHS))
+show("a bias on a mask", hermetic.probe(one_to_a_row, lengths=EQUAL_LENGTHS, instruments=FOR_EQUAL_LENGTHS))

@@ -4,7 +4,7 @@ A document that starts in the middle of a chunk has its own first chunk cut in t
 Reported: https://github.com/huggingface/transformers/issues/37351 (chunk masks; transformers counts rightly by now)
 Silent because no document reaches another: each loses a little of its own.
 Way out: chunks counted from the document's start (dense_mask(boundaries, chunk=4)), or hermetic.seal.
-The probe says: distortion, HM202, HM203.
+The probe says: distortion, HM205, HM202, HM203.
 """
 
 import torch

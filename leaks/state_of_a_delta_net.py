@@ -3,7 +3,7 @@
 Reported: https://github.com/huggingface/transformers/issues/44717 and https://github.com/modelscope/ms-swift/issues/7981
 Silent because the layers between them are attention, which does read positions that restart.
 Way out: hermetic.seal, which runs these layers document by document.
-The probe says: leak, HM100.
+The probe says: leak, HM301.
 """
 
 from tiny import by_positions, show

@@ -4,7 +4,7 @@ Reported: https://github.com/huggingface/transformers/pull/35861 and 39677 (seq_
 Silent because positions alone start nothing: only with seq_idx or cu_seq_lens does the model ask for kernels that
 start their state anew, and it says so where they are missing.
 Way out: hermetic.seal, which runs these layers document by document.
-The probe says: leak, HM100.
+The probe says: leak, HM301.
 """
 
 from tiny import by_positions, show

@@ -5,7 +5,7 @@ keep theirs.
 Reported: https://github.com/axolotl-ai-cloud/axolotl/issues/2449 and https://github.com/huggingface/transformers/pull/32522
 Silent because documents are isolated, and short ones never fill the window.
 Way out: the window in the mask (dense_mask takes it), or hermetic.seal.
-The probe says: distortion, HM202, HM203.
+The probe says: distortion, HM205, HM202, HM203.
 """
 
 import torch

@@ -167,6 +167,21 @@ def test_a_model_that_leaks_until_it_is_sealed_is_sealed_by_the_option(tmp_path,
     assert only_json(sealed.stdout)["verdict"] == "sealed"
 
 
+def test_a_page_has_the_tokens_and_layers_that_the_report_then_has_too(tmp_path, llama):
+    result = run("probe", llama, "--layers", "--html", tmp_path / "report.html", "--json")
+    report = only_json(result.stdout)
+    page = (tmp_path / "report.html").read_text()
+    assert result.exit_code == 0
+    assert [layer["influence"] for layer in report["layers"]] == [0.0] * len(report["layers"]) != []
+    assert len(report["reach"]) == sum(report["lengths"])
+    assert "Which token reaches which" in page
+    assert report["layers"][0]["name"] in page
+
+    plain = only_json(run("probe", llama, "--json").stdout)
+    assert plain["layers"] is plain["reach"] is None
+    refused(run("probe", llama, "--html", tmp_path / "nope" / "report.html"), "No such file", code="FileNotFoundError")
+
+
 def test_an_attention_implementation_can_be_chosen(llama):
     assert run("probe", llama, "--attention", "eager", "--json").exit_code == 0
     result = run("probe", llama, "--attention", "nope")

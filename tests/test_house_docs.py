@@ -57,6 +57,7 @@ def run_python_blocks(page: Path) -> int:
 def objections_to_command(line: str, targets: set[str], commands: dict[str, set[str]]) -> list[str]:
     """Why a line of a bash block would not work; commands maps each hermetic command to its options."""
     words = shlex.split(line, comments=True)
+    words = words[: words.index("--")] if "--" in words else words  # what follows is another program's
     program, arguments = words[0], [word for word in words[1:] if not re.fullmatch(r"[A-Z_]+=.*", word)]
     if program == "make":
         return [f"make has no target {word}" for word in arguments if word not in targets]

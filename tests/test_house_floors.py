@@ -29,6 +29,7 @@ FLOORS = {
     "train": 6,
     "compare": 6,
     "atlas": 6,
+    "doctor": 6,
     "demo": 6,
     "testing": 6,
     "report": 7,

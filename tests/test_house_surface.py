@@ -20,6 +20,7 @@ PUBLIC_NAMES = {
     "available_backends",
     "collate",
     "document_log_probs",
+    "guard",
     "packed_attention",
     "packed_loss",
     "plan_histogram",

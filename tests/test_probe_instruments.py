@@ -96,6 +96,7 @@ def test_all_instruments_are_silent_on_the_reference():
     solo = measuring.solo(subject, batch)
     assert float(solo.logits.max()) <= 10 * solo.noise_floor < 1e-4
     assert solo.gradients <= 10 * solo.gradient_floor < 1e-4
+    assert not measuring.causality(subject, batch).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -213,7 +214,11 @@ def test_a_document_that_its_neighbours_lengths_reach_is_row_length_dependent():
     assert report.findings[0].code == "HM204"
     assert report.findings[0].size == float(report.equivalence.max()) > 1e-2
     assert not report.influence.any()
-    assert hermetic.probe(as_function(Attending(scaled_by_the_longest)), lengths=(8, 9, 6)).verdict == "sealed"
+    assert not report.lengthening.any()  # it is long enough already
+    shorter = hermetic.probe(as_function(Attending(scaled_by_the_longest)), lengths=(8, 9, 6))
+    assert shorter.verdict == "row_length_dependent"
+    assert shorter.findings[0].size == float(shorter.lengthening.max()) > 1e-2
+    assert float(shorter.equivalence.max()) <= 10 * shorter.noise_floor
 
 
 def test_the_noise_floor_is_above_what_another_shape_does_and_below_what_length_does():
@@ -225,7 +230,7 @@ def test_the_noise_floor_is_above_what_another_shape_does_and_below_what_length_
         return tuple(scale * one for one in output)
 
     model.model.rotary_emb.register_forward_hook(scaled_by_the_longest_position, with_kwargs=True)
-    within, beyond = hermetic.probe(model, lengths=(8, 10, 6)), hermetic.probe(model, lengths=(8, 24, 6))
+    within, beyond = (hermetic.probe(model, lengths=(8, n, 6), instruments=("swap", "solo")) for n in (10, 24))
 
     assert within.verdict == "sealed"
     assert beyond.verdict == "row_length_dependent"
@@ -265,7 +270,8 @@ def test_the_shortest_documents_can_be_probed(lengths):
     report = hermetic.probe(hermetic.seal(tiny("llama")), lengths=lengths)
 
     assert report.verdict == "sealed"
-    assert report.instruments == ("swap", "gradient", "solo")
+    assert report.instruments[:4] == ("swap", "gradient", "solo", "length-change")
+    assert ("causality" in report.instruments) == (max(lengths) > 1)
 
 
 def quantized_over_the_row(mixed, _batch):

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 import hermetic
 from hermetic.errors import LeakError, ProbeError
 from hermetic.probe import instruments
-from hermetic.probe.report import Finding, LeakReport
+from hermetic.probe.report import Finding, LayerReading, LeakReport
 from hermetic.probe.subject import _device_of_callable, subject_from
 
 
@@ -26,6 +27,9 @@ def model():
 def leaking():
     return hermetic.probe(calling(tiny("llama"), "all_ones_mask"))
 
+
+LOGITS_ONLY = ("swap", "gradient", "solo", "length-change", "causality")
+"""The instruments that need no loss."""
 
 RETURNS = {
     "[T, V]": lambda logits: logits[0],
@@ -46,7 +50,7 @@ def test_a_callable_may_return_any_of_these(model, kind):
     report = hermetic.probe(forward)
     assert report.verdict == "sealed"
     assert report.subject.endswith("forward")
-    assert report.instruments == ("swap", "gradient", "solo")
+    assert report.instruments == LOGITS_ONLY
 
 
 def test_a_model_a_base_model_and_a_callable_are_the_same_subject(model):
@@ -131,11 +135,12 @@ def test_a_subject_without_gradients_is_probed_with_what_can_run(model):
 
     report = hermetic.probe(forward)
     assert report.verdict == "sealed"
-    assert report.instruments == ("swap", "solo")
+    assert report.instruments == ("swap", "solo", "length-change", "causality")
     assert report.gradient_equivalence is None
-    ((name, why),) = report.not_run
-    assert name == "gradient"
-    assert "detached from the embeddings" in why
+    reasons = dict(report.not_run)
+    assert set(reasons) == {"gradient", "targets", "weights"}
+    assert "detached from the embeddings" in reasons["gradient"]
+    assert "returns no loss; expected a model whose forward takes labels" in reasons["targets"]
     with pytest.raises(ProbeError, match=r"detached from the embeddings; run the model without torch.no_grad\(\)"):
         hermetic.probe(forward, instruments="gradient")
 
@@ -146,11 +151,11 @@ def without_embedding(batch):
     return torch.cat([part.cumsum(0) for part in one_hot.split(batch.boundaries.document_lengths)])
 
 
-def test_a_subject_without_an_embedding_is_probed_by_swap_and_solo():
+def test_a_subject_without_an_embedding_is_probed_by_what_needs_none():
     report = hermetic.probe(without_embedding)
 
     assert report.verdict == "sealed"
-    assert report.instruments == ("swap", "solo")
+    assert report.instruments == ("swap", "solo", "length-change", "causality")
     assert "saw no torch.nn.Embedding" in dict(report.not_run)["gradient"]
     running_on = hermetic.probe(lambda batch: nn.functional.one_hot(batch.input_ids, 32).float().cumsum(0))
     assert running_on.verdict == "leak"
@@ -187,7 +192,7 @@ LONG = [{"input_ids": [1, 2, 3, 4]}, {"input_ids": [5, 6]}]
         (
             without_embedding,
             {"instruments": ()},
-            "instruments is empty; expected some of swap, gradient, solo, or None",
+            "instruments is empty; expected some of swap, gradient, solo, .*, or None for all",
         ),
         (without_embedding, {"lengths": (9,)}, r"1 document\(s\) with tokens were given; expected at least 2"),
         (without_embedding, {"lengths": (9, 0)}, r"1 document\(s\) with tokens were given; expected at least 2"),
@@ -246,7 +251,7 @@ def test_any_torch_module_that_takes_some_of_the_model_inputs_can_be_probed():
 
     assert report.subject == "Plain"
     assert report.verdict == "sealed"
-    assert report.instruments == ("swap", "gradient", "solo")
+    assert report.instruments == LOGITS_ONLY
 
 
 def test_parameter_gradients_are_compared_on_a_bounded_number_of_them(model, monkeypatch):
@@ -263,11 +268,12 @@ def test_a_token_beyond_the_vocabulary_is_named_by_its_document(model):
         hermetic.probe(model, documents=[{"input_ids": [1, 2]}, {"input_ids": [97, 3]}])
 
 
-def test_a_probe_of_which_no_instrument_ran_is_never_sealed():
+def test_a_probe_of_which_no_instrument_ran_is_never_sealed(monkeypatch):
     single_id = [{"input_ids": [3, 3, 3, 3]}, {"input_ids": [3, 3]}]
     report = hermetic.probe(without_embedding, documents=single_id)
-    assert report.instruments == ("solo",)
-    assert {name for name, _ in report.not_run} == {"swap", "gradient"}
+    assert report.instruments == ("solo", "length-change")
+    assert {name for name, _ in report.not_run} == {"swap", "gradient", "causality", "targets", "weights"}
+    monkeypatch.setattr(sys.modules["hermetic.probe.probe"], "INSTRUMENTS", ("swap", "gradient", "solo"))
 
     linear = nn.Linear(32, 8)
 
@@ -302,9 +308,24 @@ def test_a_subject_that_remembers_its_last_call_cannot_be_probed():
         hermetic.probe(remembering)
 
 
+def test_a_subject_that_remembers_packed_documents_and_moves_those_alone_is_broken_and_not_leaking():
+    memory = [0.0]
+
+    def remembering(batch):
+        if batch.boundaries.num_documents > 1:
+            memory[0] = float(batch.input_ids.sum())
+            return without_embedding(batch)
+        return without_embedding(batch) + memory[0]
+
+    with pytest.raises(ProbeError, match=r"remembering gave document 0 alone in a row of its own other logits"):
+        hermetic.probe(remembering)
+
+
 def test_logits_that_depend_on_nothing_prove_nothing():
     with pytest.raises(ProbeError, match=r"no logit moved, not even its own"):
         hermetic.probe(lambda batch: torch.zeros(batch.num_slots, 5), instruments="swap")
+    with pytest.raises(ProbeError, match=r"changed the last token of each document and its own logits did not move"):
+        hermetic.probe(lambda batch: torch.zeros(batch.num_slots, 5), instruments="causality")
 
 
 def test_running_out_of_memory_is_not_blamed_on_packing():
@@ -380,17 +401,6 @@ def a_report(**changes):
     return LeakReport(**{**fields, **changes})
 
 
-def test_html_escapes_all_text(tmp_path):
-    a_report().to_html(tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-
-    assert "<script>" not in page
-    assert "<b>x</b>" not in page
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-    assert "&lt;embedding&gt;" in page
-    assert page.lstrip().lower().startswith("<!doctype html>")
-
-
 def test_html_appears_whole_or_not_at_all(tmp_path):
     path = tmp_path / "report.html"
     path.write_text("before")
@@ -406,24 +416,56 @@ def printed(report):
     console = Console(width=80, record=True, file=None, quiet=False)
     with console.capture() as captured:
         console.print(report)
-    return captured.get()
+    text = captured.get()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    return text
 
 
 def test_the_printed_report_shows_who_reaches_whom():
     text = printed(a_report(equivalence=torch.tensor([0.0, 0.25]), noise_floor=1e-6, gradient_equivalence=0.5))
+    joined = " ".join(text.split())
 
     assert "<script>alert(1)</script>: leak" in text
     assert "0 (2 tokens)" in text
     assert "5.0e-01" in text
-    assert "at most 2.5e-01 (noise floor 1.0e-06), \nparameter gradients by 5.0e-01" in text
-    assert "gradient did not run: no <embedding>" in text
+    assert "at most 2.5e-01 (noise floor 1.0e-06), parameter gradients by 5.0e-01 relative" in joined
+    assert "gradient did not run: no <embedding>" in joined
     assert "HM100 <b>x</b> & y (1 logits) in w" in text
 
 
+def test_the_printed_report_has_layers_with_bars_and_notes():
+    layers = tuple(
+        LayerReading(name=f"{'deep.' * 8}mixer{n}", kind="Mixer", influence=size, reach=reach)
+        for n, (size, reach) in enumerate([(0.0, 0), (1e-6, 3), (1.0, None)])
+    )
+    lines = printed(a_report(layers=layers, note=("boundaries were [inferred]",))).splitlines()
+    of_layers = [line for line in lines if ".mixer" in line]
+
+    assert [line.count("█") for line in of_layers] == [0, 1, 12]
+    assert [line.split()[-2:] for line in of_layers] == [["0", "nothing"], ["3", "tokens"], ["all", "tokens"]]
+    assert "note: boundaries were [inferred]" in lines
+
+
+def test_the_matrix_that_is_printed_is_the_one_that_leaks_and_marks_what_was_not_measured():
+    gradients = torch.tensor([[9.0, 0.0, 1e-30], [0.0, 9.0, 0.0], [0.0, 0.0, 9.0]], dtype=torch.float64)
+    measured = torch.tensor([[True, False, True], [True, True, False], [True, True, True]])
+    report = a_report(lengths=(1, 1, 1), influence=torch.zeros(3, 3), gradients=gradients, gradients_measured=measured)
+    text = printed(report)
+
+    assert "document swapped; gradient" in text
+    assert [line.split()[3:] for line in text.splitlines() if "tokens)" in line] == [
+        ["·", "?", "1.0e-30"],
+        ["0", "·", "?"],
+        ["0", "0", "·"],
+    ]
+
+
 def test_a_matrix_too_wide_for_a_terminal_is_cut_and_says_so():
-    text = printed(a_report(lengths=(1,) * 20, influence=torch.zeros(20, 20)))
+    text = printed(a_report(lengths=(1,) * 20, influence=torch.full((20, 20), 3e-300, dtype=torch.float64)))
 
     assert "(first 12 of 20)" in " ".join(text.split())
+    assert "e-300 e-300" in " ".join(text.split())
+    assert "…" not in text
 
 
 def test_the_subject_of_a_report_runs_alone_as_it_always_did():

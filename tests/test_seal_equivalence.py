@@ -72,7 +72,7 @@ def assert_isolated(sealed, call):
 
     assert report.findings == ()
     assert report.verdict == "sealed"
-    assert report.instruments == ("swap", "gradient", "solo")
+    assert report.instruments[:3] == ("swap", "gradient", "solo")
     assert float(report.influence.max()) == 0.0
     assert float(report.gradients.clone().fill_diagonal_(0.0).max()) == 0.0
     assert float(report.gradients.diagonal().min()) > 0.0

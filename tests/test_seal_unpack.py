@@ -222,7 +222,8 @@ def test_positions_that_all_documents_of_one_length_share_are_given_to_each(name
     sealed, plain = pair(name)
     for rows in ([[6, 6]], [[5, 2, 5], [12], [6, 6]]):
         assert_rows_are_alone(sealed, plain, rows)
-    assert hermetic.probe(sealed, lengths=(5, 5, 3, 5)).verdict == "sealed"
+    instruments = ("swap", "gradient", "solo")  # BART's own loss does not shift labels, which is another finding
+    assert hermetic.probe(sealed, lengths=(5, 5, 3, 5), instruments=instruments).verdict == "sealed"
 
 
 def test_a_module_that_another_hook_mixes_after_it_is_unpacked_from_the_outside():

@@ -9,8 +9,7 @@ from data_helpers import everything_under
 from train_helpers import model_folder, packed_folder, tiny_network, token_file, weights_of
 
 from hermetic.demo.arms import NaiveCollator
-from hermetic.errors import LeakError, TrainError
-from hermetic.integrations import transformers as integration
+from hermetic.errors import LeakError, ProbeError, TrainError
 from hermetic.integrations.transformers import PackedCollator, PaddedCollator, RowDataset, SealedTrainer
 from hermetic.seal import seal
 from hermetic.train import TrainSettings, fit, make_trainer, train
@@ -52,18 +51,6 @@ def test_the_batch_that_is_probed_is_the_batch_that_is_trained_first(tmp_path):
     assert any(torch.equal(ids, first["input_ids"]) for ids in probed_on)
     edges = first["cu_seq_lens_q"].tolist()
     assert list(trainer.leak_report.lengths) == [end - start for start, end in itertools.pairwise(edges)]
-
-
-def test_the_probe_of_many_documents_takes_a_few_that_are_spread_over_the_batch():
-    inputs = PackedCollator()([[{"input_ids": [10 + index, 50]} for index in range(20)]])
-    chosen = integration._some_documents(inputs)
-    assert [int(document["input_ids"][0]) for document in chosen] == [10, 14, 18, 22, 26]
-
-
-def test_a_lone_document_is_probed_as_two_halves():
-    inputs = PackedCollator()([[{"input_ids": [5, 6, 7, 8, 9]}]])
-    halves = [document["input_ids"].tolist() for document in integration._some_documents(inputs)]
-    assert halves == [[5, 6, 7], [8, 9]]
 
 
 def test_lone_tokens_have_no_neighbour_to_probe(tmp_path):
@@ -108,16 +95,11 @@ def test_padded_rows_have_nothing_to_probe(tmp_path):
 def test_arguments_that_the_probe_cannot_make_are_refused(tmp_path):
     class Tagged(PackedCollator):
         def __call__(self, rows):
-            inputs = super().__call__(rows)
-            return inputs | {"token_type_ids": torch.zeros_like(inputs["input_ids"])}
+            return super().__call__(rows) | {"pixel_values": torch.zeros(2, 3, 4, 4)}
 
     packed = packed_folder(tmp_path, [5, 9, 3], capacity=16)
-    with pytest.raises(TrainError, match=r"collator gives the model \['token_type_ids'\].*Leave the others out"):
+    with pytest.raises(ProbeError, match=r"argument 'pixel_values' of shape \(2, 3, 4, 4\).*Leave it out"):
         fit(seal(tiny_network()), packed, TrainSettings(), collator=Tagged())
-
-
-def test_the_probe_can_make_whatever_the_packed_collator_gives():
-    assert set(OnesCollator()([[{"input_ids": [1, 2]}]])) == integration._PROBED_INPUTS
 
 
 def test_one_process_with_several_gpus_is_refused(tmp_path):

@@ -27,7 +27,7 @@ from torch import nn
 from hermetic.atlas.sizes import VOCABULARY
 from hermetic.atlas.tiny import build_tiny, model_types, require_known, supports
 from hermetic.batch import PackedBatch
-from hermetic.errors import AtlasError, HermeticError, SealError
+from hermetic.errors import AtlasError, HermeticError, ProbeError, SealError
 from hermetic.files import write_text
 from hermetic.probe import LeakReport, probe
 from hermetic.seal import SealReport, seal, seal_report
@@ -299,8 +299,19 @@ def _documents() -> list[torch.Tensor]:
     return [torch.randint(3, VOCABULARY, (length,), generator=generator) for length in LENGTHS]
 
 
+_INSTRUMENTS = ("swap", "gradient", "solo")
+"""Of the architecture; what a model's own loss makes of labels is its caller's choice."""
+
+_WHERE_THEY_RUN = ("length-change", "causality")
+"""A longer row may have more positions than the model, or no document two tokens."""
+
+
 def _probed(subject: Any) -> LeakReport:
-    return probe(subject, documents=[{"input_ids": document} for document in _documents()])
+    documents = [{"input_ids": document} for document in _documents()]
+    try:
+        return probe(subject, documents=documents, instruments=(*_INSTRUMENTS, *_WHERE_THEY_RUN))
+    except ProbeError:
+        return probe(subject, documents=documents, instruments=_INSTRUMENTS)
 
 
 def _calling(model: nn.Module, call: Call) -> Callable[[PackedBatch], torch.Tensor]:

@@ -1,16 +1,16 @@
-"""transformers' Trainer over packed rows: collators, the loss, and a Trainer that probes before it steps.
+"""transformers' Trainer over packed rows: collators, the loss, a Trainer that probes before it steps, and a guard.
 
 Guarantee: the loss of an optimizer step is the sum over its supervised tokens divided by their number over
 all its micro-batches and ranks, however they were packed; and no step is taken on a model whose packed
-documents reach each other, as measured on the first batch that the Trainer itself collated.
-Price: the probe, once: some twenty passes over at most six documents of that batch.
+documents reach each other, as measured on the first batch that the Trainer itself collated. ``LeakGuard`` brings
+the second half of that to any Trainer.
+Price: the probe, once: some thirty passes over at most six documents of that batch.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,30 +21,13 @@ from transformers.utils import logging
 from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.data import PackedData
-from hermetic.errors import LeakError, TrainError
+from hermetic.errors import HermeticError, LeakError, NotPackedError, TrainError
 from hermetic.loss import token_loss
-from hermetic.probe import LeakReport, probe
+from hermetic.probe import Guard, LeakReport, guard, probe_call
+from hermetic.probe.guard import OnLeak, check_options
 
 Row = list[dict[str, Any]]
 """The documents of one row, each with ``input_ids`` and ``labels``."""
-
-_PROBED_DOCUMENTS = 6
-"""Documents of the first batch that are probed: the cost grows with their number, what is seen hardly does."""
-
-_PROBED_INPUTS = frozenset(
-    {
-        "input_ids",
-        "labels",
-        "position_ids",
-        "cu_seq_lens_q",
-        "cu_seq_lens_k",
-        "max_length_q",
-        "max_length_k",
-        "use_cache",
-        "attention_mask",
-    }
-)
-"""What a batch may bring to be probed: what ``PackedBatch.model_inputs`` gives, and a mask beside it."""
 
 
 class RowDataset(Dataset[Row]):
@@ -170,9 +153,63 @@ class SealedTrainer(Trainer):
                 "start; expected the batches of PackedCollator. For rows of one document each pass "
                 "probe_first_batch=False"
             )
-        if inputs["input_ids"].numel() == 1:
+        called = {name: value for name, value in inputs.items() if name != "labels"}  # the loss is not the model's
+        try:
+            report = probe_call(self.accelerator.unwrap_model(model), (), called)
+        except NotPackedError:
             return None  # a lone token has no neighbour, not even when it is cut in two
-        return probe_first_batch(self.accelerator.unwrap_model(model), inputs)
+        if report.verdict != "sealed":
+            raise LeakError(f"training did not start. {report.summary()}")
+        return report
+
+
+class LeakGuard(TrainerCallback):
+    """Probes the first packed batch of any Trainer, as the Trainer calls its model, before the first step.
+
+    For ``transformers.Trainer`` and those made of it, such as TRL's ``SFTTrainer``, as they are:
+    ``Trainer(..., callbacks=[LeakGuard()])``. A run that is resumed is probed again.
+    """
+
+    def __init__(self, *, every: int | None = None, on_leak: OnLeak = "raise") -> None:
+        """Make a callback.
+
+        Args:
+            every: probe again every so many optimizer steps; by default only the first packed batch.
+            on_leak: ``"raise"`` stops training before it learns from documents that reach each other, as
+                ``LeakReport.raise_for_leaks`` does; ``"report"`` only keeps the reports.
+
+        Raises:
+            ProbeError: ``every`` or ``on_leak`` is none of these. While training: ``LeakError`` for a leak,
+                ``NoBoundariesError`` when nothing in a batch says where documents start, ``ProbeError`` for arguments
+                that cannot be made for a few of its documents.
+        """
+        check_options(every=every, on_leak=on_leak)
+        self.every = every
+        self.on_leak = on_leak
+        self.reports: list[LeakReport] = []
+        """What was found, one report for each probed batch."""
+        self._guard: Guard | None = None
+
+    @property
+    def unprobed(self) -> HermeticError | None:
+        """Why the latest batch that was due was not probed: it was not packed, say. ``None`` once one was."""
+        return None if self._guard is None else self._guard.unprobed
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002 - transformers' names
+        """Guard the model; a guard that an earlier, failed run has left is taken out."""
+        self.on_train_end(args, state, control)
+        self._guard = guard(model, on_leak=self.on_leak)
+        self._guard.reports = self.reports
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - transformers' names
+        """Probe again when it is time."""
+        if self._guard is not None and self.every is not None and state.global_step % self.every == 0:
+            self._guard.arm()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - transformers' names
+        """Leave the model as it was."""
+        if self._guard is not None:
+            self._guard.remove()
 
 
 class StepMessages(TrainerCallback):
@@ -208,49 +245,3 @@ def without_progress_bars() -> Iterator[None]:
         yield
     finally:
         logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types here
-
-
-def probe_first_batch(model: torch.nn.Module, inputs: dict[str, Any]) -> LeakReport:
-    """Probe a model on documents of a collated batch, with the arguments that this batch brings.
-
-    Raises:
-        LeakError: the verdict is not ``sealed``.
-        TrainError: the batch brings arguments that cannot be made for a few of its documents.
-    """
-    unknown = sorted(set(inputs) - _PROBED_INPUTS)
-    if unknown:
-        raise TrainError(
-            f"the collator gives the model {unknown}, which the probe of the first batch cannot make; expected only "
-            f"{sorted(_PROBED_INPUTS)}. Leave the others out"
-        )
-    report = probe(_called_as(model, inputs), documents=_some_documents(inputs))
-    if report.verdict != "sealed":
-        raise LeakError(f"training did not start. {report.summary()}")
-    return report
-
-
-def _called_as(model: torch.nn.Module, inputs: dict[str, Any]) -> Callable[[PackedBatch], Any]:
-    """The model on other documents, called with the same arguments as on ``inputs``: one more may let them leak."""
-
-    def forward(batch: PackedBatch) -> Any:
-        batch = batch.to(inputs["input_ids"].device)
-        made = batch.model_inputs()
-        made["attention_mask"] = torch.ones_like(made["input_ids"])
-        made["use_cache"] = inputs.get("use_cache")
-        return model(**{name: made[name] for name in inputs if name != "labels"})
-
-    forward.__qualname__ = type(model).__name__  # how the report calls it
-    return forward
-
-
-def _some_documents(inputs: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
-    """A few documents spread over the batch; a lone one is cut in two, for a leak takes a neighbour."""
-    edges = inputs["cu_seq_lens_q"].tolist()
-    ids, labels = inputs["input_ids"][0].cpu(), inputs["labels"][0].cpu()
-    spans = list(pairwise(edges))
-    if len(spans) == 1:
-        middle = (spans[0][0] + spans[0][1] + 1) // 2
-        spans = [(spans[0][0], middle), (middle, spans[0][1])]
-    stride = max(1, -(-len(spans) // _PROBED_DOCUMENTS))
-    chosen = [slice(*span) for span in spans[::stride]]
-    return [{"input_ids": ids[span], "labels": labels[span]} for span in chosen]

@@ -1,19 +1,31 @@
-"""The instruments. Each is usable alone, and each is blind where another sees.
+"""The instruments that look at content: swap, gradient, solo and causality. Each is blind where another sees.
 
 =========  ==============================================================  ==============================
-swap       replace one document by another of its length: nobody else       length coupling; leaks below
-           may change by a bit                                              rounding
+swap       replace documents by others of their lengths: nobody else may    length coupling; leaks below
+           change by a bit                                                  rounding
 gradient   logits of one document at the embeddings of another: exactly 0   discrete and length paths;
                                                                             isolated but wrong gradients
 solo       packed against alone, logits and parameter gradients, judged     leaks below the noise
            by a noise floor measured in place
+causality  change the last token of every document: nothing earlier in a    what an earlier token alone
+           document may change by a bit                                     hands back
 =========  ==============================================================  ==============================
 
-Cost for D documents: ``D + 1`` forwards (swap); one forward and ``D + 1`` backwards (gradient); seven forwards
-and two backwards over the batch and two forwards and a backward over each document (solo).
+Of a small batch (``sample.SMALL``) everything is measured on all of it: up to four documents each by itself, of more
+swap takes groups that tell any two apart (``covering_groups``: a group that reaches nobody outside clears all of its
+pairs at once) and gradient the even and the odd ones. Of a larger batch the even and the odd documents are asked over
+all tokens, which is all neighbours and half of all pairs, and any two documents over the first tokens of each; noise
+floors and parameter gradients are measured on four documents of 37 to 61 tokens. Whoever would be accused by such a
+floor is judged by that of whole documents.
+Not seen, so, in a larger batch: a document that reaches the next but one, below the noise, by what lies in its first
+half beyond its first tokens alone; a backward that is wrong beyond 61 tokens of a document alone. Probe a small batch
+or two documents for these.
+Price of a larger batch, in forwards over it beside one that all share: 2 (swap); 1 and 3 backwards to the embeddings
+(gradient); 1, a document at a time (solo); 1 (causality). And of short ones: a forward over 128 tokens for each group
+(swap), a backward for each group (gradient), and 13 forwards' worth over 194 tokens (solo).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,10 +38,14 @@ from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import ProbeError
 from hermetic.loss import packed_loss
+from hermetic.probe.sample import few_documents, few_of, is_small, miniature
 from hermetic.probe.subject import Subject
 from hermetic.seal.measure import (
+    FLOOR_FACTOR,
     UNMEASURED_ROUNDINGS,
     GradientInfluence,
+    by_pairs,
+    covering_groups,
     frozen,
     gradient_influence,
     largest_difference,
@@ -41,23 +57,27 @@ MAX_COMPARED_PARAMETERS = 2**25
 """Parameter gradients are compared on at most this many numbers, smallest tensors first, to bound memory."""
 
 
-def swap(subject: Subject, batch: PackedBatch) -> torch.Tensor:
+def swap(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> torch.Tensor:
     """``[D, D]`` float64: how far document i's logits move when document j is replaced by another.
 
-    The shapes stay the same, so in a sealed model every other document is bit-identical and the entry is 0.0.
-    The diagonal is 0.0 by convention: a document may move itself.
+    The shapes stay the same, so in a sealed model every other document is bit-identical and the entry is 0.0, which is
+    exact. The diagonal is 0.0 by convention: a document may move itself. Where groups are replaced together, any other
+    entry is what j moves together with its group, and of a batch that is not small the larger of two readings: over
+    all tokens, and over the first ones of each document. ``singly`` takes each document by itself, over all tokens.
 
     Raises:
         ProbeError: the batch has a single token id, so no document can be replaced; or replacing documents moves
             nothing at all, not even themselves.
     """
-    lengths = list(batch.boundaries.document_lengths)
-    with torch.no_grad():
-        before = subject.logits(batch).split(lengths)
-        influence = torch.zeros(len(lengths), len(lengths), dtype=torch.float64)
-        for j in range(len(lengths)):
-            after = subject.logits(with_document_replaced(batch, j)).split(lengths)
-            influence[:, j] = torch.tensor([largest_difference(a, b) for a, b in zip(before, after, strict=True)])
+    count = batch.boundaries.num_documents
+    if singly or is_small(batch):
+        influence = _swapped(subject, batch, _singles(count) if singly else covering_groups(count))
+    else:
+        influence = _swapped(subject, batch, _halves(count))
+        unmeasured = influence.isinf()
+        if bool(unmeasured.any()):
+            within = _swapped(subject, miniature(batch), covering_groups(count))
+            influence = torch.maximum(influence.masked_fill(unmeasured, 0.0), within)
     if not influence.any():
         raise ProbeError(
             "the swap instrument replaced each document and no logit moved, not even its own, so zeros between "
@@ -66,18 +86,75 @@ def swap(subject: Subject, batch: PackedBatch) -> torch.Tensor:
     return influence.fill_diagonal_(0.0)
 
 
+def _swapped(subject: Subject, batch: PackedBatch, groups: Sequence[Sequence[int]]) -> torch.Tensor:
+    """``[D, D]``: how far document i moves when j is replaced with its group; infinite where no group tells."""
+    lengths = list(batch.boundaries.document_lengths)
+    before = subject.packed(batch)
+    with torch.no_grad():
+        moved = [
+            _differences(before, subject.logits(with_documents_replaced(batch, group)).split(lengths))
+            for group in groups
+        ]
+    return by_pairs(groups, moved).T
+
+
+def _singles(count: int) -> list[list[int]]:
+    return [[document] for document in range(count)]
+
+
+def _halves(count: int) -> list[range]:
+    """The even and the odd documents."""
+    return [range(0, count, 2), range(1, count, 2)]
+
+
+def _differences(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> torch.Tensor:
+    """``[D]`` float64."""
+    return torch.tensor([largest_difference(a, b) for a, b in zip(before, after, strict=True)], dtype=torch.float64)
+
+
+def causality(subject: Subject, batch: PackedBatch, *, singly: bool = False) -> torch.Tensor:
+    """``[D]`` float64: how far a document's logits before its last token move when that token changes.
+
+    All last tokens change at once, so where documents reach each other that shows here too, unless ``singly``.
+
+    Raises:
+        ProbeError: no document has two tokens, all tokens are one id, or the change moves nothing at all.
+    """
+    lengths = list(batch.boundaries.document_lengths)
+    ends = torch.tensor(lengths).cumsum(0) - 1
+    chosen = [document for document, length in enumerate(lengths) if length > 1]
+    if not chosen:
+        raise ProbeError("the causality instrument found no document of two tokens, so there is no later token to see")
+    moved = torch.zeros(len(lengths), dtype=torch.float64)
+    with torch.no_grad():
+        before = subject.row(batch)
+        own = 0.0
+        for group in [[document] for document in chosen] if singly else [chosen]:
+            after = subject.logits(_with_other_tokens(batch, ends[group]))
+            own = max(own, largest_difference(before[ends[group]], after[ends[group]]))
+            earlier = zip(before.split(lengths), after.split(lengths), strict=True)
+            changes = [largest_difference(a[:-1], b[:-1]) for a, b in earlier]
+            moved[group] = torch.tensor(changes, dtype=torch.float64)[group]
+    if own == 0.0:
+        raise ProbeError(
+            "the causality instrument changed the last token of each document and its own logits did not move, so "
+            "still logits before it would say nothing; expected logits that depend on the tokens"
+        )
+    return moved
+
+
 def shapes_follow_content(subject: Subject, batch: PackedBatch) -> bool:
-    """Whether swapping a document changes the shapes of tensor operations, as routing tokens to experts does.
+    """Whether swapping documents changes the shapes of tensor operations, as routing tokens to experts does.
 
     Then the last bits of other documents may move without their content being reached. Where all shapes stay,
-    nothing but content can move a bit.
+    nothing but content can move a bit. Of a batch that is not small, asked over its first tokens.
     """
+    batch = batch if is_small(batch) else miniature(batch)
+    groups = covering_groups(batch.boundaries.num_documents)
     with torch.no_grad():
         subject.logits(batch)  # what is made once and kept, such as indices, is not counted against the first run
         shapes = [_operation_shapes(subject, batch)]
-        shapes += [
-            _operation_shapes(subject, with_document_replaced(batch, j)) for j in range(batch.boundaries.num_documents)
-        ]
+        shapes += [_operation_shapes(subject, with_documents_replaced(batch, group)) for group in groups]
     return any(one != shapes[0] for one in shapes)
 
 
@@ -105,34 +182,69 @@ class _ShapeRecorder(TorchDispatchMode):
         return result
 
 
-def with_document_replaced(batch: PackedBatch, document: int) -> PackedBatch:
-    """The same batch with every token of one document exchanged for another id of the batch."""
+def with_documents_replaced(batch: PackedBatch, documents: Sequence[int]) -> PackedBatch:
+    """The same batch with every token of some documents exchanged for another id of the batch."""
+    parts = torch.arange(batch.boundaries.num_tokens).split(list(batch.boundaries.document_lengths))
+    return _with_other_tokens(batch, torch.cat([parts[document] for document in documents]))
+
+
+def _with_other_tokens(batch: PackedBatch, places: torch.Tensor) -> PackedBatch:
     known = batch.input_ids.unique()
     if known.numel() < 2:
         raise ProbeError(
             f"all tokens of the batch are {int(known[0])}, so no document can be replaced by another; "
             "expected at least two different token ids"
         )
-    lengths = list(batch.boundaries.document_lengths)
-    begin = sum(lengths[:document])
-    span = slice(begin, begin + lengths[document])
-    input_ids = batch.input_ids.clone()
-    rank = torch.searchsorted(known, input_ids[span])
-    input_ids[span] = known[(rank + 1) % known.numel()]
-    return PackedBatch(input_ids=input_ids, labels=batch.labels, boundaries=batch.boundaries)
+    places = places.to(batch.input_ids.device)
+    rank = torch.searchsorted(known, batch.input_ids[places])
+    input_ids = batch.input_ids.index_copy(0, places, known[(rank + 1) % known.numel()])
+    return replace(batch, input_ids=input_ids)
 
 
-def gradient(subject: Subject, batch: PackedBatch) -> GradientInfluence:
+def gradient(
+    subject: Subject,
+    batch: PackedBatch,
+    *,
+    singly: bool = False,
+    run: Callable[[], torch.Tensor] | None = None,
+) -> GradientInfluence:
     """Which document reaches which, and whether a token sees its own future, by gradients.
+
+    Of more than four documents, or of a batch that is not small, the even ones are asked together about the odd ones
+    and the odd ones about the even ones: all neighbours, and half of all pairs (``GradientInfluence.measured``). In a
+    batch that is not small the other pairs are asked over the first tokens of each document. ``singly`` takes each
+    document by itself, over all tokens. ``run`` gives the logits of the batch, if not the subject.
 
     Raises:
         ProbeError: the subject embeds no tokens through ``torch.nn.Embedding``, or has no backward here.
     """
-    generator = torch.Generator().manual_seed(subject.seed)
-    ids = batch.input_ids[: batch.boundaries.num_tokens].to(subject.device)
+    count = batch.boundaries.num_documents
+    each = singly or (count <= 4 and is_small(batch))
+    found = _pulled(subject, batch, _singles(count) if each else _halves(count), run=run)
+    if is_small(batch) or bool(found.measured.all()):
+        return found
+    within = _pulled(subject, miniature(batch), covering_groups(count))
+    return GradientInfluence(
+        across=torch.maximum(found.across, within.across),
+        measured=found.measured | within.measured,
+        future=max(found.future, within.future),
+    )
+
+
+def _pulled(
+    subject: Subject,
+    batch: PackedBatch,
+    groups: Sequence[Sequence[int]],
+    *,
+    run: Callable[[], torch.Tensor] | None = None,
+) -> GradientInfluence:
     with frozen(subject.parameters()):
         return gradient_influence(
-            lambda: subject.logits(batch), ids, batch.boundaries.document_lengths, generator=generator
+            run or (lambda: subject.logits(batch)),
+            batch.input_ids[: batch.boundaries.num_tokens].to(subject.device),
+            batch.boundaries.document_lengths,
+            generator=torch.Generator().manual_seed(subject.seed),
+            groups=groups,
         )
 
 
@@ -151,21 +263,34 @@ class Equivalence:
 
 
 def solo(subject: Subject, batch: PackedBatch) -> Equivalence:
-    """Compare each packed document with the same document alone, in logits and in parameter gradients."""
-    documents = [collate([document]) for document in documents_of(batch)]
-    lengths = batch.boundaries.document_lengths
-    with torch.no_grad():
-        packed = subject.logits(batch).split(list(lengths))
-        alone = [subject.logits(document) if document.boundaries.num_tokens else None for document in documents]
-        floor = noise_floor(lambda: subject.logits(batch))
-    differences = [0.0 if a is None else largest_difference(p, a) for p, a in zip(packed, alone, strict=True)]
-    gradients, gradient_floor = _gradient_equivalence(subject, batch, documents)
+    """Compare each packed document with the same document alone, in logits and in parameter gradients.
+
+    Of more than four documents, parameter gradients are compared for the first, the middle, the last and the
+    longest one, packed among all others; the noise floors are measured on these four. Of a batch that is not small,
+    both on these four, cut to 37 to 61 tokens and packed by themselves.
+    """
+    moved = subject.apart(batch)
+    gradients, gradient_floor = _gradient_equivalence(subject, batch)
     return Equivalence(
-        logits=torch.tensor(differences, dtype=torch.float64),
-        noise_floor=floor,
+        logits=moved,
+        noise_floor=floor_for(subject, batch, float(moved.max()), floor_of(subject, batch)),
         gradients=gradients,
         gradient_floor=gradient_floor,
     )
+
+
+@torch.no_grad()
+def floor_of(subject: Subject, batch: PackedBatch, *, whole: bool = False) -> float:
+    """The noise floor of the logits of a batch, measured on a few of its documents, cut short unless ``whole``."""
+    few = collate(few_documents(batch, whole=whole))
+    return noise_floor(lambda: subject.logits(few))
+
+
+def floor_for(subject: Subject, batch: PackedBatch, moved: float, floor: float) -> float:
+    """A floor that may accuse: what moved beyond that of documents cut short is judged by that of whole ones."""
+    if is_small(batch) or moved <= FLOOR_FACTOR * floor:
+        return floor
+    return max(floor, floor_of(subject, batch, whole=True))
 
 
 def among_equals(subject: Subject, batch: PackedBatch, document: int) -> float:
@@ -181,37 +306,38 @@ def _row(ids: torch.Tensor, lengths: Sequence[int]) -> PackedBatch:
     return collate([{"input_ids": part} for part in ids.split(list(lengths))])
 
 
-def documents_of(batch: PackedBatch) -> Iterator[dict[str, torch.Tensor]]:
-    """Each document as ``collate`` takes it."""
-    for ids, labels in zip(batch.unpack(batch.input_ids), batch.unpack(batch.labels), strict=True):
-        yield {"input_ids": ids, "labels": labels}
-
-
-def _gradient_equivalence(
-    subject: Subject, batch: PackedBatch, documents: Sequence[PackedBatch]
-) -> tuple[float | None, float | None]:
+def _gradient_equivalence(subject: Subject, batch: PackedBatch) -> tuple[float | None, float | None]:
     """The relative difference between packed and alone, and the one that rounding alone may make."""
     compared = _compared_parameters(subject)
+    few = few_documents(batch)
+    documents = [collate([document]) for document in few]
     supervised = [document for document in documents if document.num_supervised_tokens]
-    if not compared or not supervised or not _has_backward(subject, batch):
+    if not compared or not supervised:
         return None, None
-    count = batch.num_supervised_tokens
+    count = sum(document.num_supervised_tokens for document in supervised)
+    together = _supervised_only(batch, few_of(batch)) if is_small(batch) else collate(few)
+    packed = _gradients(subject, [together], compared, count)
+    if packed is None:
+        return None, None
     alone = _gradients(subject, supervised, compared, count)
-    packed = _gradients(subject, [batch], compared, count)
+    with perturbed_by_roundings(subject.seed):
+        perturbed = _gradients(subject, supervised, compared, count)
+    assert alone is not None and perturbed is not None  # noqa: S101, PT018 - what has a backward packed has one alone
     size = float(torch.linalg.vector_norm(alone))
     if size == 0.0:
         return float(torch.linalg.vector_norm(packed)), 0.0
-    with perturbed_by_roundings(subject.seed):
-        perturbed = _gradients(subject, [batch], compared, count)
     rounding = max(torch.finfo(parameter.dtype).eps for parameter in compared)
-    noise = float(torch.linalg.vector_norm(perturbed - packed)) / size
+    noise = float(torch.linalg.vector_norm(perturbed - alone)) / size
     floor = max(noise, rounding) if noise else UNMEASURED_ROUNDINGS * rounding
     return float(torch.linalg.vector_norm(packed - alone)) / size, floor
 
 
-def _has_backward(subject: Subject, batch: PackedBatch) -> bool:
-    with torch.enable_grad():
-        return subject.logits(batch).requires_grad
+def _supervised_only(batch: PackedBatch, documents: Sequence[int]) -> PackedBatch:
+    """The same batch with the labels of some documents only."""
+    chosen = torch.isin(batch.boundaries.document_ids, torch.tensor(documents)).to(batch.labels.device)
+    labels = torch.full_like(batch.labels, IGNORE_INDEX)
+    labels[: len(chosen)] = batch.labels[: len(chosen)].masked_fill(~chosen, IGNORE_INDEX)
+    return replace(batch, labels=labels)
 
 
 def _compared_parameters(subject: Subject) -> list[nn.Parameter]:
@@ -226,13 +352,15 @@ def _compared_parameters(subject: Subject) -> list[nn.Parameter]:
 
 def _gradients(
     subject: Subject, batches: Sequence[PackedBatch], compared: Sequence[nn.Parameter], count: int
-) -> torch.Tensor:
-    """Gradient of the summed token losses over ``count``, as one flat vector."""
+) -> torch.Tensor | None:
+    """Gradient of the summed token losses over ``count``, as one flat vector; ``None`` when logits are detached."""
     chosen = {id(p) for p in compared}
     others = [p for p in subject.parameters() if id(p) not in chosen]
     with _borrowed_gradients(compared), frozen(others), torch.enable_grad():
         for batch in batches:
             logits = subject.logits(batch)
+            if not logits.requires_grad:
+                return None
             loss = packed_loss(logits, _targets(batch, logits.shape[-1]).to(logits.device), denominator=count)
             loss.backward()
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in compared]

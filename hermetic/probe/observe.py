@@ -28,14 +28,17 @@ class Observation:
 
 
 def observe(subject: Subject, batch: PackedBatch) -> Observation:
-    """Watch one run of the subject over ``batch``."""
-    calls: list[tuple[nn.Module, dict[str, Any]]] = []
+    """Watch the first run of the subject over ``batch``."""
+    given: list[torch.Tensor] = []
+    last: list[tuple[nn.Module, dict[str, Any]]] = []
     running_on: list[torch.Tensor] = []
     ids = batch.input_ids
     count = torch.arange(batch.boundaries.num_tokens)
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
-        calls.append((module, kwargs))
+        last[:] = [(module, kwargs)]  # the outermost returns last; what others were given is not kept alive
+        positions = None if given else _flat_positions(kwargs, len(count))
+        given.extend([] if positions is None else [positions])
         fed = args[0] if args else None
         if isinstance(module, nn.Embedding) and isinstance(fed, torch.Tensor) and fed.numel() == len(count):
             flat = fed.detach().flatten().cpu()
@@ -48,16 +51,14 @@ def observe(subject: Subject, batch: PackedBatch) -> Observation:
     modules = {module for root in subject.modules for module in root.modules() if not is_unpacked(module)}
     handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
     try:
-        with torch.no_grad():
-            subject.logits(batch)
+        subject.row(batch)
     finally:
         for handle in handles:
             handle.remove()
-    positions = [p for _, kwargs in calls if (p := _flat_positions(kwargs, len(count))) is not None]
-    outermost, outer_arguments = calls[-1] if calls else (None, {})
+    outermost, outer_arguments = last[0] if last else (None, {})
     mask = outer_arguments.get("attention_mask")
     return Observation(
-        positions=next(iter([*positions, *running_on]), None),
+        positions=next(iter([*given, *running_on]), None),
         attention_mask=mask if isinstance(mask, torch.Tensor) and mask.ndim == 2 else None,
         caches=_caches(outermost, outer_arguments),
     )

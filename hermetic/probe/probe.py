@@ -2,15 +2,19 @@
 
 Algorithm: one packed batch (by default four documents of random tokens, one of them a single token) goes
 through the instruments; what they measured is turned into one verdict, and a leak is traced to the module
-that first carries it and to the argument that lets it.
+that first carries it and to the argument that lets it. A document alone in a row of its own is the control.
 Guarantee: ``sealed`` means that every instrument that ran found nothing: no bit moved, no gradient crossed a
-seam, no logit or parameter gradient differed beyond the noise floor measured on this very subject.
-Price: about ``D + 3`` forwards and ``D + 2`` backwards over the batch for D documents, and as much again
-over single documents; no copy of the model, the caller's gradients, modes and random state are left alone.
+seam, no logit, loss or parameter gradient differed beyond the noise floor measured on this very subject.
+Price: the passes of less than five training steps of the same batch, however many documents of some dozens of tokens
+it holds; on a model of 110 million parameters less than five in processor time too, and at most 1.2 times the memory
+of a step (``benchmarks/probe.py``). Batches of at most 256 tokens are measured whole, for some twenty forwards. Once
+something is found, telling who reaches whom takes each document by itself. No copy of the model is made; the caller's
+gradients, modes and random state are left alone.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,18 +25,31 @@ from hermetic.errors import ProbeError, UnsupportedError
 from hermetic.probe import instruments as measuring
 from hermetic.probe.findings import (
     causality_finding,
+    context_finding,
     equivalence_findings,
     leak_findings,
     length_findings,
     position_findings,
+    target_findings,
+    target_leaks,
     unsupported_finding,
+    weight_findings,
 )
+from hermetic.probe.lengthen import Lengthening, lengthen
+from hermetic.probe.locate import read_layers
 from hermetic.probe.observe import Observation, observe
-from hermetic.probe.report import Finding, LeakReport, Verdict
+from hermetic.probe.report import Finding, LayerReading, LeakReport, Verdict
+from hermetic.probe.sample import documents_of, is_small
 from hermetic.probe.subject import Forward, Subject, packed_run, subject_from
-from hermetic.seal.measure import FLOOR_FACTOR, FORWARD_FAILURES, GradientInfluence, largest_difference
+from hermetic.probe.targets import Targets, logits_and_targets, targets
+from hermetic.probe.weights import Weights, weights
+from hermetic.seal.measure import (
+    FLOOR_FACTOR,
+    GradientInfluence,
+    largest_difference,
+)
 
-INSTRUMENTS = ("swap", "gradient", "solo")
+INSTRUMENTS = ("swap", "gradient", "solo", "length-change", "causality", "targets", "weights")
 """The instruments of ``probe``, in the order in which they run."""
 
 
@@ -40,12 +57,23 @@ INSTRUMENTS = ("swap", "gradient", "solo")
 class Measurements:
     """What the instruments that ran have found so far."""
 
+    chosen: tuple[str, ...]
     observation: Observation | None = None
     influence: torch.Tensor | None = None
     gradients: GradientInfluence | None = None
     equivalence: measuring.Equivalence | None = None
+    lengthening: Lengthening | None = None
+    causality: torch.Tensor | None = None
+    targets: Targets | None = None
+    weights: Weights | None = None
     ran: list[str] = field(default_factory=list)
     not_run: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def noise_floor(self) -> float | None:
+        """Of the logits, from whichever instrument has measured it."""
+        found = self.equivalence or self.lengthening
+        return None if found is None else found.noise_floor
 
 
 def probe(
@@ -64,7 +92,8 @@ def probe(
             ``[1, T, V]``.
         documents: what to pack; by default random tokens of the given ``lengths``.
         lengths: tokens of each default document. Take some beyond every attention window of the model.
-        instruments: some of ``"swap"``, ``"gradient"``, ``"solo"``; by default all that can run here.
+        instruments: some of ``INSTRUMENTS``; by default all that can run here. ``"targets"`` and ``"weights"`` need a
+            loss: a model that takes labels, or a callable that returns an object with ``.loss`` and ``.logits``.
         seed: of the default documents and of all random choices.
 
     Returns:
@@ -77,15 +106,18 @@ def probe(
     """
     chosen = _chosen(instruments)
     subject = subject_from(model, seed=seed)
-    batch = _batch(subject, documents, lengths)
-    _require_alone(subject, batch)
-    measured = Measurements()
+    batch = packed_documents(subject, documents, lengths)
+    subject.alone(batch)  # a subject that cannot even run each document alone is not a finding about packing
+    measured = Measurements(chosen=chosen)
     try:
         with packed_run(subject.name):
-            _require_repeatable(subject, batch)
             measured.observation = observe(subject, batch)
+            subject.apart(batch)  # at once, for the logits of the documents alone are kept until then
             for name in chosen:
                 _measure(name, subject, batch, measured, required=instruments is not None)
+            if subject.draws(batch) or _moved(measured):
+                _require_repeatable(subject, batch)
+            _require_still(subject, batch)
     except UnsupportedError as error:
         return _report(subject, batch, measured, "unsupported", [unsupported_finding(error)])
     if not measured.ran:
@@ -106,7 +138,14 @@ def _chosen(instruments: Sequence[str] | None) -> tuple[str, ...]:
     return names
 
 
-def _batch(subject: Subject, documents: Sequence[Mapping[str, Any]] | None, lengths: Sequence[int]) -> PackedBatch:
+def packed_documents(
+    subject: Subject, documents: Sequence[Mapping[str, Any]] | None, lengths: Sequence[int]
+) -> PackedBatch:
+    """The documents that were given, or random ones of the given lengths, in one row.
+
+    Raises:
+        ProbeError: fewer than two have tokens.
+    """
     if documents is None:
         generator = torch.Generator().manual_seed(subject.seed)
         documents = [
@@ -121,27 +160,10 @@ def _batch(subject: Subject, documents: Sequence[Mapping[str, Any]] | None, leng
     return batch
 
 
-def _require_alone(subject: Subject, batch: PackedBatch) -> None:
-    """A subject that cannot even run each document alone is not a finding about packing."""
-    for index, document in enumerate(measuring.documents_of(batch)):
-        if document["input_ids"].numel() == 0:
-            continue
-        try:
-            with torch.no_grad():
-                subject.logits(collate([document]))
-        except ProbeError:
-            raise
-        except FORWARD_FAILURES as error:
-            raise ProbeError(
-                f"{subject.name} failed on document {index} alone ({type(error).__name__}: {error}); "
-                "expected it to run before packing is probed"
-            ) from error
-
-
 def _require_repeatable(subject: Subject, batch: PackedBatch) -> None:
     """Instruments compare runs, so a run has to say the same when nothing has changed."""
     with torch.no_grad():
-        first, second = subject.logits(batch), subject.logits(batch)
+        first, second = subject.row(batch), subject.logits(batch)
     if not torch.equal(first, second):
         raise ProbeError(
             f"{subject.name} gave other logits for the same batch and random state (by up to "
@@ -151,14 +173,42 @@ def _require_repeatable(subject: Subject, batch: PackedBatch) -> None:
         )
 
 
+def _require_still(subject: Subject, batch: PackedBatch) -> None:
+    """A document alone in a row of its own has no neighbours: whatever ran packed in between may not move it."""
+    control = next(i for i, length in enumerate(batch.boundaries.document_lengths) if length)
+    with torch.no_grad():
+        again = subject.logits(collate([list(documents_of(batch))[control]]))
+    moved = largest_difference(subject.control(batch), again)
+    if moved:
+        raise ProbeError(
+            f"{subject.name} gave document {control} alone in a row of its own other logits (by up to {moved:.2g}) "
+            "after it had run packed ones, so what moves says nothing about packing; expected a subject that keeps "
+            "no state between calls"
+        )
+
+
+def _moved(measured: Measurements) -> bool:
+    """Whether runs differed by more than rounding; where none did, repeating one could show nothing."""
+    by_bits = [found for found in (measured.influence, measured.causality) if found is not None]
+    by_floor = [(found.logits, found.noise_floor) for found in [measured.equivalence] if found is not None]
+    by_floor += [(found.change, found.noise_floor) for found in [measured.lengthening] if found is not None]
+    far = [float(moved.max()) > FLOOR_FACTOR * floor for moved, floor in by_floor]
+    return any(bool(found.any()) for found in by_bits) or any(far)
+
+
+@contextmanager
+def _without_dropout(subject: Subject, batch: PackedBatch) -> Iterator[Subject]:
+    """The subject in evaluation mode where its own mode draws random numbers; else as it is."""
+    if not subject.is_random(batch):
+        yield subject
+        return
+    with subject.evaluation() as quiet:
+        yield quiet
+
+
 def _measure(name: str, subject: Subject, batch: PackedBatch, measured: Measurements, *, required: bool) -> None:
     try:
-        if name == "swap":
-            measured.influence = measuring.swap(subject, batch)
-        elif name == "gradient":
-            measured.gradients = measuring.gradient(subject, batch)
-        else:
-            measured.equivalence = _solo(subject, batch)
+        _RUN[name](subject, batch, measured)
     except (ProbeError, NotImplementedError) as error:
         if required or isinstance(error, UnsupportedError):
             raise
@@ -167,31 +217,78 @@ def _measure(name: str, subject: Subject, batch: PackedBatch, measured: Measurem
     measured.ran.append(name)
 
 
-def _solo(subject: Subject, batch: PackedBatch) -> measuring.Equivalence:
-    if not _is_random(subject, batch):
-        return measuring.solo(subject, batch)
-    with subject.evaluation():
-        return measuring.solo(subject, batch)
+def _swap(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    measured.influence = measuring.swap(subject, batch)
 
 
-def _is_random(subject: Subject, batch: PackedBatch) -> bool:
-    """Whether another random state alone changes the logits: dropout is active."""
-    other = replace(subject, seed=subject.seed + 1)
-    with torch.no_grad():
-        return not torch.equal(subject.logits(batch), other.logits(batch))
+def _gradient(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    found: list[Targets] = []
+
+    def run() -> torch.Tensor:
+        together = logits_and_targets(subject, batch) if "targets" in measured.chosen else None
+        if together is None:
+            return subject.logits(batch)
+        found.append(together[1])
+        return together[0]
+
+    measured.gradients = measuring.gradient(subject, batch, run=run)
+    measured.targets = next(iter(found), None)
+
+
+def _solo(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    with _without_dropout(subject, batch) as quiet:
+        measured.equivalence = measuring.solo(quiet, batch)
+
+
+def _length_change(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    measured.lengthening = lengthen(subject, batch, floor=measured.noise_floor)
+
+
+def _causality(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    measured.causality = measuring.causality(subject, batch)
+
+
+def _targets(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    measured.targets = measured.targets or targets(subject, batch)
+
+
+def _weights(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    with _without_dropout(subject, batch) as quiet:
+        measured.weights = weights(quiet, batch)
+
+
+_RUN: dict[str, Callable[[Subject, PackedBatch, Measurements], None]] = {
+    "swap": _swap,
+    "gradient": _gradient,
+    "solo": _solo,
+    "length-change": _length_change,
+    "causality": _causality,
+    "targets": _targets,
+    "weights": _weights,
+}
 
 
 def _judge(subject: Subject, batch: PackedBatch, measured: Measurements) -> tuple[Verdict, list[Finding]]:
     positions = position_findings(measured.observation, batch)
+    across = target_leaks(measured.targets)
+    if _may_hide_a_leak(batch, measured):
+        measured.gradients = measuring.gradient(subject, batch, singly=True)
     if _leaks(subject, batch, measured):
-        return "leak", [*leak_findings(subject, batch, measured), *positions]
-    if measured.gradients is not None and measured.gradients.future != 0.0:
-        return "not_causal", [causality_finding(measured.gradients.future), *positions]
-    differences = equivalence_findings(measured.equivalence)
-    if positions or differences:
-        lengths = [] if positions else length_findings(subject, batch, measured.equivalence)
-        return "row_length_dependent" if lengths else "distortion", [*lengths, *positions, *differences]
-    return "sealed", []
+        _take_singly(subject, batch, measured)
+        return "leak", [*leak_findings(subject, batch, measured), *positions, *across]
+    if across:
+        return "leak", [*across, *target_findings(measured.targets), *positions]
+    future = _future(subject, batch, measured)
+    if future is not None:
+        return "not_causal", [future, *positions]
+    context = [] if positions else context_finding(subject, batch, measured.equivalence)
+    lengths = [] if positions or context else length_findings(subject, batch, measured)
+    found = [*lengths, *positions, *context, *equivalence_findings(measured.equivalence)]
+    weights_differ = [] if found else weight_findings(measured.weights)  # other logits have another loss anyway
+    found += [*target_findings(measured.targets), *weights_differ]
+    if not found:
+        return "sealed", []
+    return "row_length_dependent" if lengths else "distortion", found
 
 
 def _leaks(subject: Subject, batch: PackedBatch, measured: Measurements) -> bool:
@@ -203,11 +300,57 @@ def _leaks(subject: Subject, batch: PackedBatch, measured: Measurements) -> bool
     if measured.gradients is not None and bool(measured.gradients.across.clone().fill_diagonal_(0.0).any()):
         return True
     moved = 0.0 if measured.influence is None else float(measured.influence.max())
-    if moved == 0.0 or measured.gradients is None or measured.equivalence is None:
+    if moved == 0.0 or measured.gradients is None or measured.noise_floor is None:
         return moved != 0.0
-    return moved > FLOOR_FACTOR * measured.equivalence.noise_floor or not measuring.shapes_follow_content(
-        subject, batch
-    )
+    return not _is_rounding(subject, batch, moved, measured.noise_floor)
+
+
+def _may_hide_a_leak(batch: PackedBatch, measured: Measurements) -> bool:
+    """A gradient from later tokens, or a document unlike itself alone, may come from a pair that was not told apart."""
+    if measured.gradients is None or not _in_groups(batch):
+        return False
+    solo = measured.equivalence
+    distorted = solo is not None and float(solo.logits.max()) > FLOOR_FACTOR * solo.noise_floor
+    return distorted or measured.gradients.future != 0.0
+
+
+def _in_groups(batch: PackedBatch) -> bool:
+    """Whether documents were asked in groups."""
+    count = batch.boundaries.num_documents
+    return count > 4 or (count > 2 and not is_small(batch))
+
+
+def _is_rounding(subject: Subject, batch: PackedBatch, moved: float, floor: float) -> bool:
+    floor = measuring.floor_for(subject, batch, moved, floor)
+    return moved <= FLOOR_FACTOR * floor and measuring.shapes_follow_content(subject, batch)
+
+
+def _take_singly(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
+    """Once something is found, say which document reaches which: no longer in groups."""
+    if not _in_groups(batch):
+        return
+    if measured.influence is not None and bool(measured.influence.any()):
+        measured.influence = measuring.swap(subject, batch, singly=True)
+    if measured.gradients is not None:
+        measured.gradients = measuring.gradient(subject, batch, singly=True)
+
+
+def _future(subject: Subject, batch: PackedBatch, measured: Measurements) -> Finding | None:
+    """The finding of a token that sees its own document's future, by gradients or by bits."""
+    if measured.gradients is not None and measured.gradients.future != 0.0:
+        return causality_finding(measured.gradients.future, "gradient", "attention")
+    if measured.causality is None or not bool(measured.causality.any()):
+        return None
+    if not {"swap", "gradient"} & set(measured.ran):  # then another document's last token may be what moved it
+        measured.causality = measuring.causality(subject, batch, singly=True)
+    worst = int(torch.argmax(measured.causality))
+    moved = float(measured.causality[worst])
+    floor = measured.noise_floor
+    if floor is None:
+        floor = measuring.floor_of(subject, batch)
+    if moved == 0.0 or _is_rounding(subject, batch, moved, floor):
+        return None
+    return causality_finding(moved, "logits", f"document {worst}")
 
 
 def _report(
@@ -225,9 +368,49 @@ def _report(
         lengths=batch.boundaries.document_lengths,
         influence=measured.influence,
         gradients=None if measured.gradients is None else measured.gradients.across,
+        gradients_measured=None if measured.gradients is None else measured.gradients.measured,
         equivalence=None if solo is None else solo.logits,
         gradient_equivalence=None if solo is None else solo.gradients,
-        noise_floor=None if solo is None else solo.noise_floor,
+        noise_floor=measured.noise_floor,
         instruments=tuple(measured.ran),
         not_run=tuple(measured.not_run),
+        lengthening=None if measured.lengthening is None else measured.lengthening.change,
+        causality=measured.causality,
+        targets=None if measured.targets is None else measured.targets.reading,
+        weights=None if measured.weights is None else measured.weights.readings(),
+        layers=read_layers(subject, batch) if verdict == "leak" else None,
     )
+
+
+def layers(
+    model: nn.Module | Forward,
+    *,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    lengths: Sequence[int] = (11, 13, 6, 1),
+    seed: int = 0,
+) -> tuple[LayerReading, ...]:
+    """What each token mixer of a model carries from one packed document into another, by itself.
+
+    Args:
+        model: as for ``probe``.
+        documents: what to pack; by default random tokens of the given ``lengths``. At most 512 tokens are used.
+        lengths: tokens of each default document.
+        seed: of the default documents and of all random choices.
+
+    Returns:
+        One reading for each innermost module that mixes tokens, in the order in which they run. Functions that mix
+        tokens outside of modules have no reading.
+
+    Raises:
+        ProbeError: it is no model, or too few documents were given.
+
+    Example:
+        >>> import transformers, hermetic
+        >>> from hermetic.probe import layers
+        >>> config = transformers.LlamaConfig(vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=1)
+        >>> model = hermetic.seal(transformers.LlamaForCausalLM(config))
+        >>> [(layer.name, layer.kind, layer.influence, layer.reach) for layer in layers(model)]
+        [('model.layers.0.self_attn', 'LlamaAttention', 0.0, 0)]
+    """
+    subject = subject_from(model, seed=seed)
+    return read_layers(subject, packed_documents(subject, documents, lengths))

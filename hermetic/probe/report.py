@@ -1,6 +1,5 @@
 """What a probe found: plain data, a verdict, and three ways to show it."""
 
-import io
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,12 +21,39 @@ class Finding:
     """One thing that is wrong, how large, where, and the way out."""
 
     code: str
-    """Stable: HM1xx isolation, HM2xx positions and equivalence, HM6xx what could not be measured."""
+    """Stable: HM1xx attention, HM2xx positions and equivalence, HM3xx state, HM4xx targets, HM5xx weights, HM6xx what
+    could not be measured."""
     what: str
     size: float
     unit: str
     where: str
     way_out: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerReading:
+    """What one token mixer carries from one document into another, by itself."""
+
+    name: str
+    """Of the module inside the model."""
+    kind: str
+    """Its class."""
+    influence: float
+    """Largest gradient of a document's outputs at another document's inputs; 0.0 when none crosses."""
+    reach: int | None
+    """How many tokens behind a seam move when what lies before it changes; ``None``: all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetReading:
+    """Which tokens the loss trains to predict a next one, counted by document."""
+
+    expected: tuple[int, ...]
+    """Supervised tokens of each document."""
+    trained: tuple[int, ...] | None
+    """Tokens of each document that are trained to predict one; ``None`` when the loss does not come from logits."""
+    across: tuple[int, ...]
+    """Documents of which a token is trained to predict one of another document."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -43,6 +69,9 @@ class LeakReport:
     """``[D, D]``: how far document i's logits move when document j is swapped; the diagonal is 0."""
     gradients: torch.Tensor | None
     """``[D, D]``: largest gradient of document i's logits at document j's embeddings."""
+    gradients_measured: torch.Tensor | None = None
+    """``[D, D]`` booleans: which entries of ``gradients`` were measured; others are 0.0 and say nothing. Of up to four
+    documents, and wherever something leaks, all are; of more, those of even at odd and of odd at even documents."""
     equivalence: torch.Tensor | None
     """``[D]``: largest logit difference between packed and alone."""
     gradient_equivalence: float | None
@@ -53,6 +82,20 @@ class LeakReport:
     """The instruments that ran."""
     not_run: tuple[tuple[str, str], ...]
     """The instruments that could not run here, and why."""
+    lengthening: torch.Tensor | None = None
+    """``[D]``: how far document i's logits move when another document of the row is made longer."""
+    causality: torch.Tensor | None = None
+    """``[D]``: how far document i's earlier logits move when its last token changes."""
+    targets: TargetReading | None = None
+    """Which tokens carry loss, for a subject that returns one."""
+    weights: tuple[tuple[str, float], ...] | None = None
+    """Relative differences between losses that should be one: ``packed``, ``accumulated``, ``router``."""
+    layers: tuple[LayerReading, ...] | None = None
+    """The token mixers, in the order in which they run; read where something leaks, and by ``layers``."""
+    reach: torch.Tensor | None = None
+    """``[T, T]``: largest gradient of token t's logits at token s's embeddings, from ``token_reach``; not probed."""
+    note: tuple[str, ...] = ()
+    """What has to be known to read the numbers, such as that boundaries were inferred from position_ids."""
 
     def raise_for_leaks(self) -> None:
         """Raise unless isolation was measured and holds.
@@ -85,11 +128,19 @@ class LeakReport:
             "lengths": list(self.lengths),
             "influence": _plain(self.influence),
             "gradients": _plain(self.gradients),
+            "gradients_measured": _plain(self.gradients_measured),
             "equivalence": _plain(self.equivalence),
             "gradient_equivalence": self.gradient_equivalence,
             "noise_floor": self.noise_floor,
             "instruments": list(self.instruments),
             "not_run": dict(self.not_run),
+            "lengthening": _plain(self.lengthening),
+            "causality": _plain(self.causality),
+            "targets": None if self.targets is None else asdict(self.targets),
+            "weights": None if self.weights is None else dict(self.weights),
+            "layers": None if self.layers is None else [asdict(layer) for layer in self.layers],
+            "reach": _plain(self.reach),
+            "note": list(self.note),
         }
 
     def to_json(self) -> str:
@@ -97,12 +148,14 @@ class LeakReport:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def to_html(self, path: str | Path) -> None:
-        """Write the printed form as a self-contained page, atomically; all text is escaped."""
-        from rich.console import Console
+        """Write the report as one page that needs no network and no script, atomically; all text is escaped.
 
-        console = Console(record=True, width=110, file=io.StringIO(), force_terminal=True)
-        console.print(self)
-        write_text(Path(path), console.export_html(inline_styles=True))
+        Raises:
+            ProbeError: ``reach`` is not of the report's own documents.
+        """
+        from hermetic.probe.page import page
+
+        write_text(Path(path), page(self))
 
     def __rich__(self) -> "Group":
         from hermetic.probe.render import render

@@ -4,9 +4,11 @@ Each works on one packed batch and a function that runs the model on token ids. 
 the model, touches a parameter's ``.grad`` or leaves a hook behind.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations, islice
 from typing import Any
 
 import torch
@@ -111,9 +113,44 @@ def _tokens_of(fed: torch.Tensor, ids: torch.Tensor) -> torch.Tensor | None:
         same = fed.numel() == ids.numel() and torch.equal(fed, ids)
         return torch.arange(ids.numel(), device=ids.device) if same else None
     stream, real = group.stream.flatten().to(ids.device), group.is_real.flatten().to(ids.device)
-    if fed.numel() != stream.numel() or not torch.equal(fed[real], ids[stream[real]]):
+    if fed.numel() != stream.numel() or int(stream.max()) >= ids.numel():
+        return None
+    if not torch.equal(fed[real], ids[stream[real]]):
         return None
     return stream.masked_fill(~real, -1)
+
+
+def covering_groups(count: int) -> list[list[int]]:
+    """Groups such that for any two documents i and j, in this order, some group holds i and not j.
+
+    Each document is in a set of its own of half the groups, and no set of that size holds another (Sperner), so
+    the number of groups grows with the logarithm: 6 for 20 documents, 11 for 400. Up to 4 documents, each is its
+    own group: ``covering_groups(3) == [[0], [1], [2]]``.
+    """
+    number = next(n for n in range(1, count + 1) if math.comb(n, n // 2) >= count)
+    if number >= count:
+        return [[document] for document in range(count)]
+    sets = list(islice(combinations(range(number), number // 2), count))
+    return [[document for document in range(count) if group in sets[document]] for group in range(number)]
+
+
+def by_pairs(groups: Sequence[Sequence[int]], readings: Sequence[torch.Tensor]) -> torch.Tensor:
+    """``[D, D]``: from a reading ``[D]`` of every group, that of document i's groups at document j.
+
+    Off the diagonal the smallest over the groups that hold i and not j: one of them at 0 clears the pair, and where
+    there is none it is infinite. On the diagonal the largest over the groups that hold i.
+    """
+    count = len(readings[0])
+    pairs = torch.full((count, count), torch.inf, dtype=torch.float64)
+    pairs.fill_diagonal_(0.0)
+    for group, reading in zip(groups, readings, strict=True):
+        inside = torch.zeros(count, dtype=torch.bool)
+        inside[list(group)] = True
+        apart = inside[:, None] & ~inside[None, :]
+        pairs = torch.where(apart, torch.minimum(pairs, reading.double()), pairs)
+        own = (inside * reading).diag().double()
+        pairs = torch.where(torch.eye(count, dtype=torch.bool), torch.maximum(pairs, own), pairs)
+    return pairs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,19 +158,28 @@ class GradientInfluence:
     """Gradients of logits with respect to token embeddings, the largest magnitudes."""
 
     across: torch.Tensor
-    """``[D, D]`` float64: of document i's logits at document j's embeddings."""
+    """``[D, D]`` float64: of document i's logits (or of those of a group that holds i) at document j's embeddings."""
+    measured: torch.Tensor
+    """``[D, D]`` booleans: the entries of ``across`` that were measured; others are 0.0 and say nothing."""
     future: float
     """Of the first half of each document's logits at the embeddings of its second half."""
 
 
 def gradient_influence(
-    run: Run, input_ids: torch.Tensor, lengths: Sequence[int], *, generator: torch.Generator
+    run: Run,
+    input_ids: torch.Tensor,
+    lengths: Sequence[int],
+    *,
+    generator: torch.Generator,
+    groups: Sequence[Sequence[int]] | None = None,
 ) -> GradientInfluence:
     """Which document reaches which, by gradients: off the diagonal a sealed model has exact zeros.
 
-    The logits are contracted with random signs, so that no sum cancels by construction. A zero attention
-    weight has a zero gradient, and the smallest that is not zero shows, down to 1e-30 and below. Uses
-    ``backward`` alone, so it works under both kinds of gradient checkpointing; freeze the parameters first.
+    One backward for each of ``groups`` of documents; by default of those that tell any two documents apart.
+
+    The logits are contracted with a random sign for each token and each id, so that no sum cancels by construction.
+    A zero attention weight has a zero gradient, and the smallest that is not zero shows, down to 1e-30 and below.
+    Uses ``backward`` alone, so it works under both kinds of gradient checkpointing; freeze the parameters first.
 
     Raises:
         ProbeError: no ``torch.nn.Embedding`` was fed these ids, or no gradient comes back that says anything: the
@@ -151,22 +197,29 @@ def gradient_influence(
                 "the gradient instrument got logits that are detached from the embeddings; run the model without "
                 "torch.no_grad() and detach(), or choose the other instruments with instruments=('swap', 'solo')"
             )
-        signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
-        per_token = (logits * signs).sum(dim=-1)
-        across = [
-            _largest_per_document(_pull(document.sum(), taps, input_ids.numel()), lengths)
-            for document in per_token.split(list(lengths))
+        signs = torch.randint(0, 2, logits.shape, generator=generator, dtype=torch.int8)
+        document = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+        groups = covering_groups(len(lengths)) if groups is None else groups
+        readings = [
+            _largest_per_document(_pull(logits, signs, torch.isin(document, torch.tensor(list(group))), taps), lengths)
+            for group in groups
         ]
-        early = _first_halves(lengths).to(logits.device)
-        later = _pull(per_token[early].sum(), taps, input_ids.numel())[~early.cpu()]
-    found = GradientInfluence(across=torch.stack(across), future=float(later.max()) if later.numel() else 0.0)
+        early = _first_halves(lengths)
+        later = _pull(logits, signs, early, taps)[~early]
+    if not all(bool(reading.isfinite().all()) for reading in readings):
+        raise ProbeError("the gradients at the embeddings are not finite; check the weights for NaN, and the precision")
+    pairs = by_pairs(groups, readings)
+    measured = pairs != torch.inf
+    found = GradientInfluence(
+        across=pairs.masked_fill(~measured, 0.0),
+        measured=measured,
+        future=float(later.max()) if later.numel() else 0.0,
+    )
     _refuse_blind(found)
     return found
 
 
 def _refuse_blind(found: GradientInfluence) -> None:
-    if not bool(found.across.isfinite().all()):
-        raise ProbeError("the gradients at the embeddings are not finite; check the weights for NaN, and the precision")
     if float(found.across.diagonal().max()) == 0.0:
         raise ProbeError(
             "the gradient of every document at its own embeddings is exactly 0, so zeros between documents would "
@@ -174,13 +227,16 @@ def _refuse_blind(found: GradientInfluence) -> None:
         )
 
 
-def _pull(total: torch.Tensor, taps: list[Tap], num_tokens: int) -> torch.Tensor:
-    """``[T]``: the largest magnitude of the gradient of ``total`` at each token's embeddings."""
+def _pull(logits: torch.Tensor, signs: torch.Tensor, rows: torch.Tensor, taps: list[Tap]) -> torch.Tensor:
+    """``[T]``: the largest magnitude at each token's embeddings of the gradient of some tokens' logits, with signs.
+
+    ``signs`` are 0 and 1, ``[T, V]``; ``rows`` are booleans ``[T]``.
+    """
     for tap in taps:
         tap.leaf.grad = None
-    if total.requires_grad:
-        total.backward(retain_graph=True)
-    return torch.stack([tap.gradient_per_token(num_tokens) for tap in taps]).amax(dim=0)
+    upstream = signs.to(logits).mul_(2).sub_(1).mul_(rows.to(logits)[:, None])
+    logits.backward(upstream, retain_graph=True)
+    return torch.stack([tap.gradient_per_token(len(logits)) for tap in taps]).amax(dim=0)
 
 
 def _first_halves(lengths: Sequence[int]) -> torch.Tensor:
@@ -201,7 +257,13 @@ def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     """Largest absolute difference in float64; 0.0 for empty tensors and exactly equal ones."""
     if a.numel() == 0 or torch.equal(a, b):
         return 0.0
-    return float((a.double() - b.double()).abs().max())
+    rows = max(1, _BLOCK * len(a) // a.numel())
+    blocks = zip(a.split(rows), b.split(rows), strict=True)
+    return float(torch.stack([(x.double() - y.double()).abs().max() for x, y in blocks]).max())
+
+
+_BLOCK = 2**22
+"""Numbers that are compared at a time: logits of a long row in float64 are larger than what made them."""
 
 
 _DRAWS = 3
@@ -264,7 +326,7 @@ def first_leaking_module(
     for one, other in zip(before, after, strict=False):
         if one.module is not other.module:
             return None
-        if _agree(one.inputs, other.inputs) and not _agree(one.outputs, other.outputs):
+        if one.inputs == other.inputs and one.outputs != other.outputs:
             return names[id(one.module)], type(one.module).__name__
     return None
 
@@ -272,8 +334,8 @@ def first_leaking_module(
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Call:
     module: nn.Module
-    inputs: list[torch.Tensor]
-    outputs: list[torch.Tensor]
+    inputs: list["_Print"]
+    outputs: list["_Print"]
 
 
 def _recorded(
@@ -300,16 +362,20 @@ def _recorded(
     return calls
 
 
-def _kept_rows(values: Sequence[Any], kept: torch.Tensor) -> list[torch.Tensor]:
-    """The slices at unchanged tokens of every floating tensor that has a token axis."""
-    found: list[torch.Tensor] = []
+_Print = tuple[tuple[int, ...], int]
+"""Shape and fingerprint of a tensor: what is compared bit by bit need not be kept."""
+
+
+def _kept_rows(values: Sequence[Any], kept: torch.Tensor) -> list[_Print]:
+    """Fingerprints of the slices at unchanged tokens of every floating tensor that has a token axis."""
+    found: list[_Print] = []
     for value in values:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             if value.ndim > 2 and 1 < value.shape[0] < kept.numel() == value.shape[0] * value.shape[1]:
                 value = value.flatten(0, 1)  # several rows: [B, S, ...] is one stream  # noqa: PLW2901 - same numbers
             axes = [axis for axis, size in enumerate(value.shape) if size == kept.numel()]
             if axes:
-                found.append(value.detach().movedim(axes[0], 0)[kept.to(value.device)].clone())
+                found.append(_fingerprint(value.detach().movedim(axes[0], 0)[kept.to(value.device)]))
         elif isinstance(value, (tuple, list)):
             found += _kept_rows(value, kept)
         elif isinstance(value, dict):
@@ -317,5 +383,12 @@ def _kept_rows(values: Sequence[Any], kept: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
-def _agree(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return len(a) == len(b) and all(x.shape == y.shape and torch.equal(x, y) for x, y in zip(a, b, strict=True))
+_ODD = 0x4F1BBCDCBFA53E0B
+
+
+def _fingerprint(tensor: torch.Tensor) -> _Print:
+    """The sum of all bit patterns, each times a number of its place, modulo 2^64."""
+    widths = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = (tensor + 0.0).contiguous().view(widths[tensor.element_size()]).flatten().long()  # -0.0 is 0.0
+    places = torch.arange(bits.numel(), device=bits.device) * _ODD + _ODD
+    return tuple(tensor.shape), int((bits * places).sum())

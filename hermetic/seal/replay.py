@@ -7,7 +7,8 @@ Guarantee: exact zeros mean that no other document's values took part; nothing o
 Price: the activations of one short forward, and per call one forward and ``D`` backward passes of that module.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,12 +86,17 @@ def axes_of(values: Any, num_slots: int) -> Axes:
 
 def mixes(call: Call, packed: PackedForward | None, lengths: Sequence[int], axes: Axes) -> bool:
     """Whether this call, repeated alone, carries one stretch of tokens into another; a call that raises does."""
+    return carried(call, packed, lengths, axes) != 0.0
+
+
+def carried(call: Call, packed: PackedForward | None, lengths: Sequence[int], axes: Axes) -> float:
+    """Largest gradient of this call, repeated alone, from one stretch of tokens at another; NaN if it raises."""
     try:
         with torch.enable_grad(), reopened(packed):
             leaves, output = _repeated_on_leaves(call, axes)
-            return any(_reaches(leaves, output, lengths, part) for part in range(len(lengths)))
+            return _largest(_reach(leaves, output, lengths, part) for part in range(len(lengths)))
     except (HermeticError, *FORWARD_FAILURES):
-        return True
+        return math.nan
 
 
 def is_causal(call: Call, axes: Axes, num_slots: int) -> bool:
@@ -99,7 +105,7 @@ def is_causal(call: Call, axes: Axes, num_slots: int) -> bool:
         with torch.enable_grad(), reopened(None):
             leaves, output = _repeated_on_leaves(call, axes)
             halves = (num_slots // 2, num_slots - num_slots // 2)
-            return not _reaches(leaves, output, halves, 0)
+            return _reach(leaves, output, halves, 0) == 0.0
     except (HermeticError, *FORWARD_FAILURES):
         return False
 
@@ -171,24 +177,26 @@ def _repeated_on_leaves(call: Call, axes: Axes) -> tuple[list[_Aligned], list[_A
     return leaves, found
 
 
-def _reaches(leaves: list[_Aligned], outputs: list[_Aligned], lengths: Sequence[int], part: int) -> bool:
-    """Whether the outputs of one stretch of tokens have a gradient at the inputs of another."""
+def _reach(leaves: list[_Aligned], outputs: list[_Aligned], lengths: Sequence[int], part: int) -> float:
+    """Largest gradient of the outputs of one stretch of tokens at the inputs of another; NaN where one is NaN."""
     begin = sum(lengths[:part])
     end = begin + lengths[part]
     if not leaves or not outputs:
-        return False
+        return 0.0
     total = torch.stack([_signed_sum(out, begin, end).double().cpu() for out in outputs]).sum()
     inputs = [leaf.tensor for leaf in leaves]
     gradients: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
         total, inputs, retain_graph=True, allow_unused=True
     )
-    for leaf, gradient in zip(leaves, gradients, strict=True):
-        if gradient is None:
-            continue
-        by_token = gradient.movedim(leaf.axis, 0)
-        if bool((by_token[:begin] != 0).any()) or bool((by_token[end:] != 0).any()):  # NaN is not 0 either
-            return True
-    return False
+    pairs = zip(leaves, gradients, strict=True)
+    by_token = [gradient.movedim(leaf.axis, 0) for leaf, gradient in pairs if gradient is not None]
+    others = [side for tensor in by_token for side in (tensor[:begin], tensor[end:]) if side.numel()]
+    return _largest(float(side.abs().max()) for side in others)
+
+
+def _largest(values: Iterable[float]) -> float:
+    """NaN if one of them is, which no comparison would show."""
+    return float(torch.tensor([0.0, *values], dtype=torch.float64).max())
 
 
 def _signed_sum(out: _Aligned, begin: int, end: int) -> torch.Tensor:

@@ -1,0 +1,77 @@
+"""TRL's SFTTrainer packs texts for a MiniMax.
+
+    hermetic doctor -- python examples/doctor/trl_minimax.py
+
+A leak: half of the layers are lightning attention, whose running state nobody resets where a document starts.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import MiniMaxConfig, MiniMaxForCausalLM, PreTrainedTokenizerFast
+from trl import SFTConfig, SFTTrainer
+
+WORDS = ("the", "cat", "sat", "on", "a", "mat", "while", "dog", "ran", "to", "its", "red", "house", "and", "then")
+SPECIAL = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token for each word."""
+    vocabulary = {word: i for i, word in enumerate([*SPECIAL.values(), *WORDS])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL["unk_token"]))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, **SPECIAL)
+
+
+def texts() -> Dataset:
+    """Sixty texts of five to twenty words."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(5, 20, (60,), generator=generator).tolist()
+    picks = [torch.randint(len(WORDS), (length,), generator=generator).tolist() for length in lengths]
+    return Dataset.from_list([{"text": " ".join(WORDS[i] for i in pick)} for pick in picks])
+
+
+def main(out: Path) -> None:
+    """Train for six steps, with a checkpoint after each."""
+    torch.manual_seed(0)
+    words = tokenizer()
+    config = MiniMaxConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        block_size=16,
+        layer_types=["linear_attention", "full_attention"],
+    )
+    trainer = SFTTrainer(
+        model=MiniMaxForCausalLM(config),
+        processing_class=words,
+        train_dataset=texts(),
+        args=SFTConfig(
+            output_dir=str(out),
+            packing=True,
+            max_length=64,
+            per_device_train_batch_size=2,
+            max_steps=6,
+            save_steps=1,
+            report_to=[],
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+        ),
+    )
+    trainer.train()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, default=Path("runs/trl_minimax"))
+    main(parser.parse_args().out)

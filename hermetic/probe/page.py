@@ -1,0 +1,276 @@
+"""A report as one page: no network, no script; pictures are inline SVG, and all text is escaped.
+
+Algorithm: each section is a function from the report to markup, empty where nothing was measured. Nothing is derived:
+what the page shows is what an instrument read. The markup is XML at the same time, so any strict parser reads it.
+Guarantee: a square without a colour is an exact zero; a square that was not measured is hatched.
+Price: about 200 bytes for each square, so 64 documents take a megabyte; more are drawn in groups.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
+from itertools import accumulate
+
+import torch
+
+from hermetic.errors import ProbeError
+from hermetic.probe.report import Finding, LayerReading, LeakReport
+from hermetic.probe.svg import PATTERNS, STEPS, HeatMap, Scale, escaped
+from hermetic.probe.wording import (
+    headline,
+    is_beyond_noise,
+    measured_pairs,
+    number,
+    reach_in_words,
+    readings,
+    size_of,
+)
+
+MAX_DRAWN = 64
+"""Squares along an edge of a picture, and lines of the table of documents."""
+
+_NAMED = 3
+"""Pairs that the text below a picture names."""
+
+_COLOURS = "Colours are logarithmic: red crosses documents, blue stays within one; a dot is an exact zero."
+
+
+def page(report: LeakReport) -> str:
+    """The report as the text of an HTML file.
+
+    Raises:
+        ProbeError: ``report.reach`` is not of the report's own documents.
+    """
+    style = resources.files("hermetic.probe").joinpath("page.css").read_text(encoding="utf-8")
+    title = escaped(f"{report.subject}: {report.verdict}")
+    sections = (_verdict, _findings, _documents_map, _tokens_map, _layers, _documents, _instruments, _notes)
+    body = "\n".join(section(report) for section in sections)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
+        '<meta name="color-scheme" content="light dark"/>'
+        f"<title>{title}</title><style>\n{style}</style></head>\n<body>{PATTERNS}\n{body}\n</body></html>\n"
+    )
+
+
+def _section(title: str, *parts: str) -> str:
+    return f"<section><h2>{escaped(title)}</h2>\n{''.join(parts)}</section>"
+
+
+def _soft(text: str) -> str:
+    return f'<p class="soft">{escaped(text)}</p>'
+
+
+def _table(head: Sequence[str], rows: Iterable[str]) -> str:
+    names = "".join(f"<th>{escaped(name)}</th>" for name in head)
+    return f'<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _cell(text: str, kind: str = "") -> str:
+    return f'<td class="{kind}">{escaped(text)}</td>' if kind else f"<td>{escaped(text)}</td>"
+
+
+def _verdict(report: LeakReport) -> str:
+    look = "good" if report.verdict == "sealed" else "bad"
+    tokens, floor = sum(report.lengths), report.noise_floor
+    measured = (
+        f"{len(report.lengths)} documents, {tokens} tokens; measured by {', '.join(report.instruments) or 'none'}"
+    )
+    noise = "" if floor is None else f"; rounding alone moves logits by {number(floor)} (noise floor)"
+    return (
+        f'<header><h1>{escaped(report.subject)}</h1><div class="verdict {look}">'
+        f"<b>{escaped(report.verdict.replace('_', ' '))}</b><span>{escaped(headline(report))}</span></div>"
+        f"{_soft(f'{measured}{noise}.')}</header>"
+    )
+
+
+def _findings(report: LeakReport) -> str:
+    if not report.findings:
+        return ""
+    return _section("What was found, and the way out", *(_finding(finding) for finding in report.findings))
+
+
+def _finding(finding: Finding) -> str:
+    where = f"<code>{escaped(finding.where)}</code>"
+    return (
+        f'<div class="finding"><p><span class="code">{escaped(finding.code)}</span> {escaped(finding.what)} '
+        f"({escaped(size_of(finding))}) in {where}</p><p>{escaped(finding.way_out)}</p></div>"
+    )
+
+
+def _documents_map(report: LeakReport) -> str:
+    figures = []
+    if report.influence is not None:
+        figures.append(_figure(report, report.influence, "swap: how far logits move", "is replaced"))
+    if report.gradients is not None:
+        figures.append(_figure(report, report.gradients, "gradient: of logits at embeddings", "is asked by gradients"))
+    if not figures:
+        return ""
+    how = f"Row: the document that is reached. Column: the one that reaches it. {_COLOURS}"
+    return _section("Which document reaches which", _soft(how), f'<div class="maps">{"".join(figures)}</div>')
+
+
+def _figure(report: LeakReport, matrix: torch.Tensor, name: str, when: str) -> str:
+    """One ``[D, D]`` picture; beyond ``MAX_DRAWN`` documents, each square is the largest of a group of pairs."""
+    count = len(matrix)
+    each = -(-count // MAX_DRAWN)
+    groups = [range(start, min(start + each, count)) for start in range(0, count, each)]
+    values = _largest(_known(report, matrix), each).tolist()
+    drawn = HeatMap(
+        name=f"{name}, {count} by {count} documents",
+        values=[[None if value < 0.0 else value for value in row] for row in values],
+        own=lambda i, j: i == j and each == 1,
+        title=lambda i, j: f"{_named(report, groups[i])} when {_named(report, groups[j])} {when}",
+        labels=[str(group.start) for group in groups],
+    )
+    grouped = "" if each == 1 else f"{count} documents in groups of {each}; a square is the largest of its pairs. "
+    caption = f"<figcaption>{escaped(grouped + _largest_pairs(report, matrix))}</figcaption>"
+    return f"<figure><h3>{escaped(name)}</h3>{drawn.svg()}{_legend(drawn)}{caption}</figure>"
+
+
+def _known(report: LeakReport, matrix: torch.Tensor) -> torch.Tensor:
+    """``[D, D]`` with -1.0 where nothing was measured: swapping a document says nothing about itself."""
+    known = measured_pairs(report, matrix)
+    if matrix is report.gradients and len(matrix) <= MAX_DRAWN:
+        known = known | torch.eye(len(matrix), dtype=torch.bool)
+    return matrix.double().masked_fill(~known, -1.0)
+
+
+def _largest(matrix: torch.Tensor, each: int) -> torch.Tensor:
+    """``[G, G]``: the largest of every square of ``each`` by ``each``; [[1, 2], [3, 4]] by 2 is [[4]]."""
+    groups = -(-len(matrix) // each)
+    filled = matrix.new_full((groups * each, groups * each), -1.0)
+    filled[: len(matrix), : len(matrix)] = matrix
+    return filled.view(groups, each, groups, each).amax(dim=(1, 3))
+
+
+def _named(report: LeakReport, group: range) -> str:
+    if len(group) == 1:
+        return f"document {group.start} ({report.lengths[group.start]} tokens)"
+    return f"one of documents {group.start} to {group.stop - 1}"
+
+
+def _largest_pairs(report: LeakReport, matrix: torch.Tensor) -> str:
+    crossing = torch.where(measured_pairs(report, matrix), matrix, 0.0).flatten()
+    places = torch.argsort(crossing, descending=True, stable=True)[:_NAMED].tolist()
+    largest = [(divmod(place, len(matrix)), float(crossing[place])) for place in places if crossing[place] != 0.0]
+    if not largest:
+        return "Every pair of different documents that was measured is exactly 0."
+    return "Largest: " + "; ".join(f"{i} reached by {j}: {number(size)}" for (i, j), size in largest) + "."
+
+
+def _legend(drawn: HeatMap) -> str:
+    shown = [*_swatches(drawn)]
+    for kind, own in (("a", False), ("b", True)):
+        scale = drawn.scale(own=own)
+        if scale is not None:
+            where = "within" if own else "across"
+            shown.append(f"<span>{escaped(where)} {number(scale.low)} {_ramp(kind, scale)} {number(scale.high)}</span>")
+    return f'<div class="legend">{"".join(shown)}</div>'
+
+
+def _swatches(drawn: HeatMap) -> Iterator[str]:
+    flat = [value for row in drawn.values for value in row]
+    for look, said, there in (("z", "exactly 0", 0.0 in flat), ("n", "not measured", None in flat)):
+        if there:
+            square = f'<rect class="{look}" width="14" height="14"/>'
+            yield f'<span><svg viewBox="0 0 14 14" width="14" height="14">{square}</svg>{said}</span>'
+
+
+def _ramp(kind: str, scale: Scale) -> str:
+    squares = []
+    for step in range(STEPS):
+        low, high = scale.edges(step)
+        said = f"<title>{number(low)} to {number(high)}</title>"
+        squares.append(f'<rect class="{kind}{step}" x="{14 * step}" width="14" height="14">{said}</rect>')
+    return f'<svg viewBox="0 0 {14 * STEPS} 14" width="{14 * STEPS}" height="14">{"".join(squares)}</svg>'
+
+
+def _tokens_map(report: LeakReport) -> str:
+    if report.reach is None:
+        return ""
+    tokens = sum(report.lengths)
+    if tuple(report.reach.shape) != (tokens, tokens):
+        raise ProbeError(
+            f"reach has shape {tuple(report.reach.shape)}; expected ({tokens}, {tokens}), for the documents of the "
+            f"report have {tokens} tokens together. Take token_reach of the same lengths"
+        )
+    owner = [document for document, length in enumerate(report.lengths) for _ in range(length)]
+    starts = [0, *accumulate(report.lengths)]
+
+    def name(token: int) -> str:
+        return f"token {token - starts[owner[token]]} of document {owner[token]}"
+
+    drawn = HeatMap(
+        name=f"which of {tokens} tokens reaches which",
+        values=report.reach.tolist(),
+        own=lambda i, j: owner[i] == owner[j],
+        title=lambda i, j: f"{name(i)} at {name(j)}",
+        labels=[str(token) for token in range(tokens)],
+        seams=sorted(set(starts[1:-1])),
+    )
+    how = (
+        "Measured, not read off a mask: the gradient of each token's logits (row) at each token's embeddings (column), "
+        f"through all layers. Lines are the seams between documents. {_COLOURS}"
+    )
+    return _section("Which token reaches which", _soft(how), f"<figure>{drawn.svg()}{_legend(drawn)}</figure>")
+
+
+def _layers(report: LeakReport) -> str:
+    if report.layers is None:
+        return ""
+    scale = Scale.over(layer.influence for layer in report.layers)
+    how = "The largest gradient of one document's outputs at another's inputs, of each layer by itself; bars are log."
+    head = ("layer", "carries across", "gradient", "reaches behind a seam")
+    rows = (_layer(layer, scale) for layer in report.layers)
+    return _section("Layer by layer", _soft(how), _table(head, rows))
+
+
+def _layer(layer: LayerReading, scale: Scale | None) -> str:
+    width = 0.0 if scale is None or layer.influence == 0.0 else 8 + 92 * scale.share(layer.influence)
+    return (
+        f'<tr><td class="name"><code>{escaped(layer.name)}</code> <span class="soft">{escaped(layer.kind)}</span></td>'
+        f'<td class="wide"><div class="bar"><i style="width:{width:.1f}%"></i></div></td>'
+        f"{_cell(number(layer.influence), 'number ok' if layer.influence == 0.0 else 'number beyond')}"
+        f"{_cell(reach_in_words(layer.reach))}</tr>"
+    )
+
+
+def _documents(report: LeakReport) -> str:
+    """What was read of each document by itself; of many, of those that differ most."""
+    columns = {
+        "packed against alone": report.equivalence,
+        "another gets longer": report.lengthening,
+        "its last token changes": report.causality,
+    }
+    found = {name: values for name, values in columns.items() if values is not None}
+    if not found and report.targets is None:
+        return ""
+    count = len(report.lengths)
+    worst = torch.stack(list(found.values())).amax(dim=0) if found else torch.zeros(count)
+    chosen = sorted(torch.argsort(worst, descending=True, stable=True)[:MAX_DRAWN].tolist())
+    head = ["document", "tokens", *found, *([] if report.targets is None else ["trained tokens"])]
+    rows = (_document(report, document, found) for document in chosen)
+    more = "" if count <= MAX_DRAWN else f" The {MAX_DRAWN} of {count} documents that differ most."
+    return _section("Document by document", _soft(f"The largest change of its logits.{more}"), _table(head, rows))
+
+
+def _document(report: LeakReport, document: int, found: dict[str, torch.Tensor]) -> str:
+    cells = [_cell(str(document), "number"), _cell(str(report.lengths[document]), "number")]
+    for values in found.values():
+        size = float(values[document])
+        cells.append(_cell(number(size), "number beyond" if is_beyond_noise(report, size) else "number ok"))
+    if report.targets is not None:
+        trained = "?" if report.targets.trained is None else str(report.targets.trained[document])
+        across = " and another's" if document in report.targets.across else ""
+        cells.append(_cell(f"{trained} of {report.targets.expected[document]}{across}", "beyond" if across else ""))
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _instruments(report: LeakReport) -> str:
+    rows = [f"<tr>{_cell(name, 'number')}{_cell(read, 'text')}</tr>" for name, read in readings(report)]
+    rows += [f"<tr>{_cell(name, 'number')}{_cell(f'did not run: {why}', 'text')}</tr>" for name, why in report.not_run]
+    return _section("What was measured", _table(("instrument", "reading"), rows)) if rows else ""
+
+
+def _notes(report: LeakReport) -> str:
+    return _section("Notes", *(f"<p>{escaped(note)}</p>" for note in report.note)) if report.note else ""

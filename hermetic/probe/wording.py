@@ -1,0 +1,132 @@
+"""A report in sentences: the verdict, and what each instrument read. The terminal and the page say the same."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from hermetic.seal.measure import FLOOR_FACTOR
+
+if TYPE_CHECKING:
+    from hermetic.probe.report import Finding, LeakReport
+
+
+def number(value: float) -> str:
+    """Two digits, and ``0`` for an exact zero alone: ``0``, ``3.7e+00``."""
+    return "0" if value == 0.0 else f"{value:.1e}"
+
+
+def size_of(finding: "Finding") -> str:
+    """Size and unit of a finding; counts are whole: ``31 ones``, ``0.0012 logits``."""
+    count = finding.size.is_integer() and finding.size < 1e9
+    return f"{finding.size:.0f} {finding.unit}" if count else f"{finding.size:.2g} {finding.unit}"
+
+
+def headline(report: "LeakReport") -> str:
+    """The verdict in a sentence, claiming no more than was measured."""
+    isolated = bool({"swap", "gradient"} & set(report.instruments))
+    apart = "no document reaches another" if isolated else "whether documents reach each other was not measured"
+    what = report.findings[0].what if report.findings else report.verdict
+    if report.verdict == "sealed":
+        alone = ", and each is computed as if it were alone" if isolated and "solo" in report.instruments else ""
+        return _sentence(f"{apart}{alone}" if isolated else f"nothing was found, but {apart}")
+    if report.verdict == "leak":
+        return _sentence(what)
+    if report.verdict == "unsupported":
+        return "It runs a document alone and fails on packed ones."
+    return _sentence(f"{apart}, but {what}" if isolated else f"{what}; {apart}")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def readings(report: "LeakReport") -> tuple[tuple[str, str], ...]:
+    """Each instrument that has a reading, and what it read."""
+    found = {
+        "swap": None if report.influence is None else _swapped(report, report.influence),
+        "gradient": None if report.gradients is None else _gradients(report, report.gradients),
+        "solo": None if report.equivalence is None else _alone(report, report.equivalence),
+        "length-change": None if report.lengthening is None else _lengthened(report, report.lengthening),
+        "causality": None if report.causality is None else _earlier(report.causality),
+        "targets": _targets(report),
+        "weights": _weights(report),
+    }
+    return tuple((name, read) for name, read in found.items() if read is not None)
+
+
+def measured_pairs(report: "LeakReport", matrix: torch.Tensor) -> torch.Tensor:
+    """``[D, D]`` booleans: the pairs of two different documents for which an entry of ``matrix`` says something."""
+    apart = ~torch.eye(len(matrix), dtype=torch.bool)
+    if matrix is report.gradients and report.gradients_measured is not None:
+        return apart & report.gradients_measured
+    return apart
+
+
+def _pairs(report: "LeakReport", matrix: torch.Tensor, unit: str) -> str:
+    """What a ``[D, D]`` matrix says of the pairs of different documents."""
+    measured = measured_pairs(report, matrix)
+    values, pairs = matrix[measured], len(matrix) * (len(matrix) - 1)
+    of_all = "" if values.numel() == pairs else f" that were measured, of {pairs}"
+    crossing = int((values != 0.0).sum())
+    if crossing == 0:
+        return f"exactly 0 for all {values.numel()} pairs of documents{of_all}"
+    return f"up to {number(float(values.max()))} {unit}, in {crossing} of {values.numel()} pairs of documents{of_all}"
+
+
+def _swapped(report: "LeakReport", influence: torch.Tensor) -> str:
+    return f"a document moves when another is replaced: {_pairs(report, influence, 'logits')}"
+
+
+def _gradients(report: "LeakReport", gradients: torch.Tensor) -> str:
+    return f"gradient of a document at another: {_pairs(report, gradients, 'logits per embedding')}"
+
+
+def floor_of(report: "LeakReport") -> str:
+    """The noise floor in brackets, or nothing where none was measured."""
+    return "" if report.noise_floor is None else f" (noise floor {number(report.noise_floor)})"
+
+
+def is_beyond_noise(report: "LeakReport", value: float) -> bool:
+    """Whether a difference of logits is more than rounding; without a noise floor, whether there is any."""
+    return value > FLOOR_FACTOR * (report.noise_floor or 0.0)
+
+
+def _alone(report: "LeakReport", equivalence: torch.Tensor) -> str:
+    line = f"packed against alone: logits differ by at most {number(float(equivalence.max()))}{floor_of(report)}"
+    if report.gradient_equivalence is not None:
+        line += f", parameter gradients by {number(report.gradient_equivalence)} relative"
+    return line
+
+
+def _lengthened(report: "LeakReport", lengthening: torch.Tensor) -> str:
+    worst = number(float(lengthening.max()))
+    return f"a document moves when another gets longer: at most {worst} logits{floor_of(report)}"
+
+
+def _earlier(causality: torch.Tensor) -> str:
+    worst = float(causality.max())
+    return (
+        f"earlier tokens move when the last one changes: {'exactly 0' if worst == 0.0 else number(worst) + ' logits'}"
+    )
+
+
+def _targets(report: "LeakReport") -> str | None:
+    if report.targets is None:
+        return None
+    expected, trained, across = sum(report.targets.expected), report.targets.trained, report.targets.across
+    known = "trained tokens are not known" if trained is None else f"{sum(trained)} of {expected} tokens are trained"
+    return f"{known}; {len(across)} documents are trained to predict another's token"
+
+
+def _weights(report: "LeakReport") -> str | None:
+    if report.weights is None:
+        return None
+    parts = ", ".join(f"{name} {number(value)}" for name, value in report.weights)
+    return f"relative difference between losses that should be one: {parts}"
+
+
+def reach_in_words(reach: int | None) -> str:
+    """How many tokens behind a seam a layer moves."""
+    if reach is None:
+        return "all tokens"
+    return "nothing" if reach == 0 else f"{reach} token{'s' if reach > 1 else ''}"

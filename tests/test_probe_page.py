@@ -1,0 +1,326 @@
+"""The page of a report: whole, strict, self-contained, and true to the numbers; also as a browser shows it."""
+
+import doctest
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from models import calling, tiny
+from torch import nn
+
+import hermetic
+from hermetic.errors import ProbeError, UnsupportedError
+from hermetic.probe import Finding, LayerReading, LeakReport, TargetReading, reach, token_reach, with_details
+from hermetic.probe.page import MAX_DRAWN, page
+from hermetic.probe.svg import STEPS, Scale, escaped
+from hermetic.probe.wording import headline
+
+BROWSER = Path(__file__).with_name("browser.py")
+
+
+def a_report(**changes):
+    fields = {
+        "subject": "a model",
+        "verdict": "leak",
+        "findings": (Finding(code="HM100", what="w", size=1.0, unit="logits", where="there", way_out="o"),),
+        "lengths": (2, 3),
+        "influence": torch.tensor([[0.0, 0.0], [0.5, 0.0]], dtype=torch.float64),
+        "gradients": None,
+        "equivalence": None,
+        "gradient_equivalence": None,
+        "noise_floor": None,
+        "instruments": ("swap",),
+        "not_run": (),
+    }
+    return LeakReport(**{**fields, **changes})
+
+
+def everything(text="text"):
+    """A report with every field, and the same text wherever there is any."""
+    of_documents = torch.tensor([0.0, 1e-3], dtype=torch.float64)
+    return a_report(
+        subject=text,
+        findings=(Finding(code=text, what=text, size=2e-9, unit=text, where=text, way_out=text),),
+        gradients=torch.tensor([[1.0, 0.0], [1e-30, 2.0]], dtype=torch.float64),
+        gradients_measured=torch.tensor([[True, False], [True, True]]),
+        equivalence=of_documents,
+        gradient_equivalence=0.5,
+        noise_floor=1e-6,
+        instruments=("swap", text),
+        not_run=((text, text),),
+        lengthening=of_documents,
+        causality=of_documents,
+        targets=TargetReading(expected=(1, 2), trained=(1, 2), across=(0,)),
+        weights=((text, 1e-8),),
+        layers=(LayerReading(name=text, kind=text, influence=1e-8, reach=3),),
+        note=(text,),
+        reach=torch.tensor([[float(s <= t) for s in range(5)] for t in range(5)], dtype=torch.float64),
+    )
+
+
+def parsed(text):
+    """The page as a strict XML parser reads it."""
+    return ET.fromstring(text)  # noqa: S314 - our own page
+
+
+def squares(report, figure=0):
+    """Of one picture: class and hover text of each square, row by row."""
+    found = [f for f in parsed(page(report)).iter("figure")][figure].find("svg")  # noqa: C416 - iter has no index
+    return [(rect.get("class"), rect.find("title").text) for rect in found.iter("rect")]
+
+
+def objections(text):
+    """What is wrong with a page as a file of its own: references, scripts, double ids, numbers that are none."""
+    root = parsed(text)
+    found = [f"element {e.tag}" for e in root.iter() if e.tag in {"script", "link", "img", "iframe", "object", "a"}]
+    found += [
+        f"{name} of {e.tag}" for e in root.iter() for name in e.attrib if name in {"src", "href"} or name[:2] == "on"
+    ]
+    found += [f"url {target}" for target in re.findall(r"url\(([^)]*)\)|@import|https?:", text) if target[:1] != "#"]
+    ids = [e.get("id") for e in root.iter() if e.get("id")]
+    found += [f"id {one}" for one in ids if ids.count(one) > 1]
+    found += [f"no id {one}" for one in re.findall(r"url\(#([^)]*)\)", text) if one not in ids]
+    drawn = ("x", "y", "width", "height", "cx", "cy", "r", "x1", "x2", "y1", "y2")
+    numbers = [(e, name) for svg in root.iter("svg") for e in svg.iter() for name in drawn if name in e.attrib]
+    found += [f"{name} of {e.tag}" for e, name in numbers if not 0 <= float(e.get(name)) < 10_000]
+    return found
+
+
+HOSTILE = "<script>alert(1)</script>\"' & \x00\x1b[31m \ud800 \u202e ]]> é"
+
+
+@pytest.mark.parametrize("report", [a_report(), everything(), everything(HOSTILE)], ids=["little", "all", "hostile"])
+def test_a_page_is_strict_and_needs_nothing_but_itself(report):
+    text = page(report)
+    assert text.startswith("<!DOCTYPE html>")
+    assert objections(text) == []
+
+
+@pytest.mark.parametrize(
+    ("break_it", "objection"),
+    [
+        (lambda text: text.replace("<body>", '<body><img src="x"/>'), "element img"),
+        (lambda text: text.replace("<body>", '<body onload="x">'), "onload of body"),
+        (lambda text: text.replace("</style>", "@import 'x';</style>"), "url "),
+        (lambda text: text.replace("url(#zero)", "url(http://x)"), "url http://x"),
+        (lambda text: text.replace('id="unmeasured"', 'id="zero"'), "id zero"),
+        (lambda text: text.replace('id="unmeasured"', 'id="other"'), "no id unmeasured"),
+        (lambda text: text.replace('cx="0.5"', 'cx="nan"'), "cx of circle"),
+    ],
+)
+def test_the_strict_check_can_fail(break_it, objection):
+    assert objection in objections(break_it(page(everything())))
+
+
+def test_all_text_is_escaped_and_still_there():
+    text = page(everything(HOSTILE))
+    assert "<script>" not in text
+    shown = "".join(parsed(text).itertext())
+    assert shown.count("<script>alert(1)</script>\"' & \ufffd\ufffd[31m \ufffd \ufffd ]]> é") >= 12
+
+
+@given(st.text())
+def test_any_text_can_stand_in_a_page_and_printable_text_stands_there_as_it_is(text):
+    found = parsed(f'<p title="{escaped(text)}">{escaped(text)}</p>')
+    assert len(found.text or "") == len(text)
+    assert all(b in (a, "\ufffd") for a, b in zip(text, found.text or "", strict=True))
+    if text.isprintable():
+        assert (found.text or "") == found.get("title") == text
+
+
+SIZES = st.floats(min_value=5e-324, max_value=1.7e308)
+
+
+@given(st.lists(SIZES, min_size=1))
+def test_a_scale_is_monotone_and_spans_its_numbers(values):
+    scale = Scale.over([*values, 0.0, None])
+    steps = [scale.step(value) for value in sorted(values)]
+    assert steps == sorted(steps)
+    assert 0 <= steps[0] <= steps[-1] == STEPS - 1
+    assert scale.share(float("inf")) == scale.share(float("nan")) == 1.0
+    assert Scale.over([0.0, None]) is None
+
+
+def test_an_exact_zero_a_tiny_number_and_what_was_not_measured_look_different():
+    gradients = torch.tensor([[1.0, 0.0], [1e-30, 2.0]], dtype=torch.float64)
+    measured = torch.tensor([[True, False], [True, True]])
+    report = a_report(influence=None, gradients=gradients, gradients_measured=measured)
+    assert squares(report) == [
+        ("b0", "document 0 (2 tokens) when document 0 (2 tokens) is asked by gradients: 1"),
+        ("n", "document 0 (2 tokens) when document 1 (3 tokens) is asked by gradients: not measured"),
+        ("a6", "document 1 (3 tokens) when document 0 (2 tokens) is asked by gradients: 1e-30"),
+        ("b6", "document 1 (3 tokens) when document 1 (3 tokens) is asked by gradients: 2"),
+    ]
+    assert [look for look, _ in squares(a_report())] == ["n", "z", "a6", "n"]
+
+
+def test_colours_are_logarithmic_and_each_decade_is_as_wide():
+    sizes = torch.tensor([10.0**-n for n in range(STEPS + 1)], dtype=torch.float64)
+    matrix = torch.zeros(STEPS + 2, STEPS + 2, dtype=torch.float64)
+    matrix[-1, : STEPS + 1] = sizes * 1.001
+    matrix[-1, STEPS] = 1e-7
+    looks = [look for look, _ in squares(a_report(lengths=(1,) * (STEPS + 2), influence=matrix))]
+    assert looks[-(STEPS + 2) : -1] == ["a6", *(f"a{step}" for step in reversed(range(STEPS)))]
+
+
+@pytest.mark.parametrize("count", [MAX_DRAWN, MAX_DRAWN + 1, 3 * MAX_DRAWN])
+def test_more_documents_than_can_be_drawn_are_drawn_in_groups_that_hide_no_leak(count):
+    influence = torch.zeros(count, count, dtype=torch.float64)
+    influence[count - 1, 1] = 1e-20
+    report = a_report(lengths=(1,) * count, influence=influence, equivalence=influence[:, 1])
+    text, drawn = page(report), squares(report)
+    each = -(-count // MAX_DRAWN)
+
+    assert len(drawn) == (-(-count // each)) ** 2 <= MAX_DRAWN**2
+    assert [said.split(": ")[1] for look, said in drawn if look not in "zn"] == ["1e-20"]
+    assert (f"{count} documents in groups of {each}" in text) == (f"of {count} documents that differ most" in text)
+    assert (f"{count} documents in groups of {each}" in text) == (count > MAX_DRAWN)
+    assert f"Largest: {count - 1} reached by 1: 1.0e-20." in text
+    assert f">{count - 1}</td>" in text  # the worst document is among those in the table
+    assert len(text) < 2**20
+
+
+def test_reach_of_other_documents_is_refused():
+    with pytest.raises(ProbeError, match=r"reach has shape \(4, 4\); expected \(5, 5\), for the documents .* 5 tokens"):
+        page(a_report(reach=torch.zeros(4, 4)))
+
+
+VERDICTS = {
+    ("sealed", ("swap", "solo")): "No document reaches another, and each is computed as if it were alone.",
+    ("sealed", ("swap",)): "No document reaches another.",
+    ("sealed", ("solo",)): "Nothing was found, but whether documents reach each other was not measured.",
+    ("leak", ("gradient",)): "Document 0 is read.",
+    ("distortion", ("swap",)): "No document reaches another, but document 0 is read.",
+    ("not_causal", ("causality",)): "Document 0 is read; whether documents reach each other was not measured.",
+    ("unsupported", ()): "It runs a document alone and fails on packed ones.",
+}
+
+
+@pytest.mark.parametrize(("case", "sentence"), VERDICTS.items(), ids=str)
+def test_the_headline_claims_no_more_than_was_measured(case, sentence):
+    verdict, instruments = case
+    found = (Finding(code="HM100", what="document 0 is read", size=1.0, unit="u", where="w", way_out="o"),)
+    report = a_report(verdict=verdict, instruments=instruments, findings=() if verdict == "sealed" else found)
+    assert headline(report) == sentence
+    assert sentence in "".join(parsed(page(report)).itertext())
+
+
+# reach
+
+
+def reached(model, **options):
+    """Which entries are not 0.0."""
+    return token_reach(model, **options) != 0.0
+
+
+def allowed(lengths):
+    """Causal within each document, nothing across."""
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    return (owner[:, None] == owner) & torch.ones(len(owner), len(owner), dtype=torch.bool).tril()
+
+
+def test_the_tokens_of_a_sealed_model_reach_the_later_ones_of_their_document_and_no_others():
+    assert torch.equal(reached(hermetic.seal(tiny("llama"))), allowed((11, 13, 6, 1)))
+
+
+def test_the_tokens_of_a_leaking_model_reach_all_later_ones():
+    found = reached(calling(tiny("llama"), "all_ones_mask"), lengths=(4, 1, 5))
+    assert torch.equal(found, torch.ones(10, 10, dtype=torch.bool).tril())
+
+
+def test_a_window_shows_as_it_is_applied():
+    class Window(nn.Module):
+        """Each token is the sum of itself and the one before, whosoever it is."""
+
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(20, 3)
+
+        def forward(self, input_ids):
+            rows = self.table(input_ids[0])
+            return rows + torch.cat([torch.zeros(1, 3), rows[:-1]])
+
+    near = torch.ones(5, 5, dtype=torch.bool).tril().triu(-1)
+    model = Window()
+    assert torch.equal(reached(model, lengths=(2, 3)), near)
+    assert not any(parameter.grad is not None or not parameter.requires_grad for parameter in model.parameters())
+
+
+def test_what_has_no_reach_is_refused_with_the_reason():
+    with pytest.raises(ProbeError, match=r"got 65 tokens; expected at most 64, for each takes a backward"):
+        token_reach(tiny("llama"), lengths=(60, 5))
+    with pytest.raises(ProbeError, match=r"lets no gradient of its logits reach a torch.nn.Embedding"):
+        token_reach(lambda batch: nn.functional.one_hot(batch.input_ids, 32).float())
+    with pytest.raises(UnsupportedError, match="fails on packed ones"):
+        token_reach(tiny("qwen3_5"))
+
+
+def test_the_example_of_token_reach_is_true():
+    results = doctest.testmod(reach)
+    assert (results.failed, results.attempted) == (0, 4)
+
+
+def test_details_are_of_the_documents_of_the_report_and_stay_away_where_nothing_can_be_measured():
+    model = hermetic.seal(tiny("llama"))
+    report = hermetic.probe(model, lengths=(3, 2))
+    detailed = with_details(report, model, per_layer=True, per_token=True)
+    assert torch.equal(detailed.reach != 0.0, allowed((3, 2)))
+    assert [layer.influence for layer in detailed.layers] == [0.0, 0.0]
+    assert json.loads(detailed.to_json())["reach"] == detailed.reach.tolist()
+    assert with_details(report, model).to_dict() == report.to_dict()
+
+    assert with_details(replace(report, lengths=(60, 5)), model, per_token=True).reach is None
+    assert with_details(replace(report, instruments=("swap",)), model, per_token=True).reach is None
+    unsupported = replace(report, verdict="unsupported")
+    assert with_details(unsupported, model, per_layer=True, per_token=True) is unsupported
+
+
+# in a browser
+
+
+def shown(path, *, width, dark=False, picture=None):
+    """What Chromium, as PyQt6-WebEngine brings it, makes of a page: sizes, colours, and every request."""
+    if importlib.util.find_spec("PyQt6") is None or importlib.util.find_spec("PyQt6.QtWebEngineCore") is None:
+        pytest.fail("the browser's tests need PyQt6-WebEngine: pip install PyQt6-WebEngine", pytrace=False)
+    command = [sys.executable, str(BROWSER), str(path), str(width), "dark" if dark else "light", str(picture or "")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1000])
+def test_a_browser_shows_the_page_at_any_width_and_asks_for_nothing_else(tmp_path, width, dark):
+    path, picture = tmp_path / "report.html", tmp_path / "report.png"
+    everything().to_html(path)
+    found = shown(path, width=width, dark=dark, picture=picture)
+
+    assert found["requests"] == [path.as_uri()]
+    assert found["scroll_width"] <= found["client_width"] <= width
+    assert found["headings"] == [heading.text for heading in parsed(path.read_text()).iter("h2")]
+    assert min(found["background"]) > 240 if not dark else max(found["background"]) < 40
+    assert len(set(map(tuple, found["squares"]))) == len(found["squares"]) == 5  # zero, unmeasured and three sizes
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_browser_sees_what_a_page_asks_for_and_what_is_too_wide(tmp_path):
+    path, picture = tmp_path / "report.html", tmp_path / "other.png"
+    picture.write_bytes(b"")
+    wide = f'<body><img src="{picture.as_uri()}"/><div style="width:2000px">wide</div>'
+    path.write_text(page(everything()).replace("<body>", wide))
+    found = shown(path, width=360)
+
+    assert found["requests"] == [path.as_uri(), picture.as_uri()]
+    assert found["scroll_width"] >= 2000 > found["client_width"]
