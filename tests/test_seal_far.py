@@ -6,6 +6,7 @@ from models import tiny
 from torch import nn
 
 import hermetic
+from hermetic.atlas import build_tiny
 from hermetic.errors import SealError
 from hermetic.seal.trial import LONGER, Trial
 
@@ -51,6 +52,14 @@ def test_a_module_that_reaches_beyond_the_longer_documents_too_is_not_seen():
 def test_a_model_whose_positions_end_too_early_to_ask_its_modules_is_refused_by_the_name_of_what_leaks():
     with pytest.raises(SealError, match=r"transformer\.ln_f\.1 \(Echo\) carries one document into another"):
         hermetic.seal(with_echo("gpt2", 20))
+
+
+def test_a_model_that_fails_on_the_longer_row_is_judged_by_the_short_one():
+    sealed = hermetic.seal(build_tiny("big_bird"))  # it keeps a table of zeros, one for each position of a row
+
+    assert hermetic.probe(sealed, lengths=(5, 7, 6), instruments=("swap", "gradient")).verdict == "sealed"
+    with pytest.raises(RuntimeError, match="173"):
+        sealed(input_ids=torch.ones(1, sum(LONGER), dtype=torch.long))
 
 
 def test_a_model_without_positions_for_the_longer_documents_is_judged_by_the_short_ones():

@@ -299,19 +299,17 @@ def _documents() -> list[torch.Tensor]:
     return [torch.randint(3, VOCABULARY, (length,), generator=generator) for length in LENGTHS]
 
 
-_INSTRUMENTS = ("swap", "gradient", "solo")
-"""Of the architecture; what a model's own loss makes of labels is its caller's choice."""
-
-_WHERE_THEY_RUN = ("length-change", "causality")
-"""A longer row may have more positions than the model, or no document two tokens."""
+_INSTRUMENTS = ("swap", "gradient", "solo", "length-change", "causality")
+"""Of the architecture; what a model's own loss makes of labels is its caller's choice. Where one of them cannot run, as
+on a row longer than the model's positions, all that can do."""
 
 
 def _probed(subject: Any) -> LeakReport:
     documents = [{"input_ids": document} for document in _documents()]
     try:
-        return probe(subject, documents=documents, instruments=(*_INSTRUMENTS, *_WHERE_THEY_RUN))
-    except ProbeError:
         return probe(subject, documents=documents, instruments=_INSTRUMENTS)
+    except ProbeError:
+        return probe(subject, documents=documents)
 
 
 def _calling(model: nn.Module, call: Call) -> Callable[[PackedBatch], torch.Tensor]:

@@ -268,7 +268,7 @@ def _made_watertight_from_afar(model: nn.Module, fittings: _Fittings) -> Measure
     trial = Trial(model, LONGER)
     if not trial.has_positions_for(max(LONGER)):
         return None
-    if trial.isolates():
+    if not trial.leaks():
         for unpacked in fittings.mixers.values():
             unpacked.forget_padding()
         return None

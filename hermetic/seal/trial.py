@@ -110,13 +110,21 @@ class Trial:
         limit = getattr(config, "max_position_embeddings", None)
         return not isinstance(limit, int) or tokens <= limit
 
-    def isolates(self) -> bool:
-        """Whether no gradient crosses a seam; the model has to be in evaluation mode."""
+    def leaks(self) -> bool:
+        """Whether a gradient crosses a seam; a row so long that the model fails on it fails openly, and leaks nothing.
+
+        The model has to be in evaluation mode.
+        """
+        try:
+            with torch.no_grad():
+                self.packed()
+        except SealError:
+            return False
         try:
             self._gradients()
         except SealError:
-            return False
-        return True
+            return True
+        return False
 
     def measure(self) -> Measured:
         """Measure the model as it is now; it has to be in evaluation mode.
