@@ -1,5 +1,6 @@
 """What mixes tokens outside of transformers' attention interface runs document by document, and nothing else does."""
 
+import copy
 import re
 
 import pytest
@@ -142,8 +143,11 @@ def test_rows_with_different_documents_and_square_ones_are_each_document_alone(n
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MORE_UNPACKED)
 def test_rows_of_more_families_are_each_document_alone(name):
-    assert_rows_are_alone(*pair(name), ROWS)
-    assert_rows_are_alone(*pair(name), [[2, 1]] * 3)
+    models = pair(name)
+    if name == "zamba":  # its exponentials make 1e-5 of float32's roundings, and 1e-9 of float64's
+        models = [copy.deepcopy(model).double() for model in models]
+    assert_rows_are_alone(*models, ROWS)
+    assert_rows_are_alone(*models, [[2, 1]] * 3)
 
 
 @pytest.mark.parametrize("name", UNPACKED)
