@@ -121,6 +121,8 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
             _keep_what_one_document_gets(trial, alone, fittings)
             measured = _made_watertight(trial, fittings)
             measured = _made_watertight_from_afar(model, fittings) or measured
+            with torch.no_grad():
+                trial.as_one_document()  # a model that keeps state between calls (RecurrentGemma) keeps none of a graph
     except BaseException:
         unseal(model)
         raise
