@@ -12,6 +12,7 @@ from hermetic.seal.interface import register
 from hermetic.seal.mixers import Mixers
 from hermetic.seal.replay import Call, axes_of, chooses_tokens
 from hermetic.seal.trial import Trial
+from hermetic.seal.unpack import remove_all
 
 IDS = torch.randint(3, 128, (1, 13), generator=torch.Generator().manual_seed(3))
 BY_NAME = [("falcon", "sdpa"), ("deepseek_v32", "eager"), ("deepseek_v32", "sdpa")]
@@ -112,4 +113,4 @@ def test_a_module_around_one_that_needs_equal_lengths_needs_them_too():
     mixers.uncouple_lengths()
     mixers.unpack_whole()
     assert [(found.name, found.exact) for found in mixers.installed.values()] == [("model", True)]
-    mixers.remove()
+    remove_all(mixers.installed)

@@ -28,7 +28,7 @@ from hermetic.seal.aligned import Axes, Path, mapped, tensors_in
 from hermetic.seal.channel import PackedForward, reopened
 from hermetic.seal.distortion import distorted
 from hermetic.seal.measure import FORWARD_FAILURES, first_leaking_module, frozen
-from hermetic.seal.replay import Call, axes_of, carried, recorded
+from hermetic.seal.replay import TOKEN_WISE, Call, axes_of, carried, recorded
 
 MAX_TOKENS = 512
 """Calls are recorded over at most this many tokens, so that their activations fit beside any model."""
@@ -37,9 +37,6 @@ _MAX_DOCUMENTS = 4
 """Each is a backward through every module."""
 
 Kind = Literal["attention", "boundary", "recurrence", "convolution"]
-
-_TOKEN_WISE = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity)
-"""Exactly these classes of torch act on each token alone; asking them would only cost time."""
 
 _CHANGE = 0.5
 """Inputs are moved by this share of their own size, and by as much: far beyond rounding, and no value explodes."""
@@ -115,7 +112,7 @@ def distorted_place(subject: Subject, batch: PackedBatch, document: int) -> tupl
         for call in distorted(packed.calls, alone, lengths):
             axes = axes_of(call.arguments, sum(lengths))
             reading = _Reading(subject=subject, call=call, axes=axes, lengths=lengths)
-            if type(call.module) not in _TOKEN_WISE and reading.mixes_tokens():
+            if type(call.module) not in TOKEN_WISE and reading.mixes_tokens():
                 counterpart = next(other for other in alone[document] if other.module is call.module)
                 token = _first_difference(call, counterpart, lengths, document)
                 return f"{_name(root, call.module)} ({type(call.module).__name__})", token
@@ -267,7 +264,7 @@ def _calls(subject: Subject, batch: PackedBatch) -> Iterator[tuple[nn.Module, Ca
     with frozen(subject.parameters()):
         for root in subject.modules:
             for call in recorded(root, lambda: subject.logits(batch)).calls:
-                if type(call.module) in _TOKEN_WISE:
+                if type(call.module) in TOKEN_WISE:
                     continue
                 try:
                     axes = axes_of(call.arguments, count)

@@ -16,12 +16,9 @@ from hermetic.seal.aligned import Axes, Path, tensors_in
 from hermetic.seal.channel import PackedForward
 from hermetic.seal.distortion import distorted, is_coupled_by_length, restarts
 from hermetic.seal.measure import frozen
-from hermetic.seal.replay import Call, Recording, axes_of, chooses_tokens, is_causal, mixes, recorded
+from hermetic.seal.replay import TOKEN_WISE, Call, Recording, axes_of, chooses_tokens, is_causal, mixes, recorded
 from hermetic.seal.trial import Trial
 from hermetic.seal.unpack import Unpacked
-
-_TOKEN_WISE = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity)
-"""Exactly these classes of torch act on each token alone; asking them would only cost time."""
 
 _MAX_FAILURES = 1000
 """Forwards of one search that break off and are mended; each one unpacks one more module."""
@@ -91,14 +88,9 @@ class Mixers:
             if is_coupled_by_length(call, self.lengths):
                 self._unpack(call.module, "it scales positions by the longest document of the row", exact=True)
 
-    def remove(self) -> None:
-        """Give every module back as it was."""
-        while self.installed:
-            self.installed.popitem()[1].remove()
-
     def _unpack_mixing(self, recording: Recording) -> None:
         for call in recording.calls:
-            if type(call.module) in _TOKEN_WISE or self._covered(call.module):
+            if type(call.module) in TOKEN_WISE or self._covered(call.module):
                 continue
             axes = axes_of(call.arguments, self.num_slots)
             if not mixes(call, self.packed, self.lengths, axes):

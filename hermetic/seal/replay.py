@@ -21,6 +21,9 @@ from hermetic.seal.aligned import Axes, Path, mapped, tensors_in, token_axes
 from hermetic.seal.channel import PackedForward, reopened
 from hermetic.seal.measure import FORWARD_FAILURES
 
+TOKEN_WISE = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity)
+"""Exactly these classes of torch act on each token alone; asking them would only cost time."""
+
 Arguments = dict[str | int, Any]
 """Of one call: positional ones by number, named ones by name."""
 

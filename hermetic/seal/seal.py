@@ -26,7 +26,7 @@ from hermetic.seal.door import Close, Door, original_of, settings_of
 from hermetic.seal.measure import evaluation
 from hermetic.seal.mixers import Mixers
 from hermetic.seal.trial import LONGER, Measured, Trial
-from hermetic.seal.unpack import Unpacked
+from hermetic.seal.unpack import Unpacked, remove_all
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -147,8 +147,7 @@ def unseal(model: Model) -> Model:
                 handle.remove()
             for owner, door in fittings.doors:
                 door.restore(owner.config)
-            for unpacked in fittings.mixers.values():
-                unpacked.remove()
+            remove_all(fittings.mixers)
             stop_carrying(model)
             delattr(module, _FITTINGS)
     return model
@@ -276,8 +275,7 @@ def _made_watertight_from_afar(model: nn.Module, fittings: _Fittings) -> Measure
         return None
     if not trial.has_positions_for(sum(LONGER)):
         return trial.measure()  # refuses: modules cannot be asked without a run over all tokens as one document
-    while fittings.mixers:
-        fittings.mixers.popitem()[1].remove()
+    remove_all(fittings.mixers)
     return _made_watertight(trial, fittings)
 
 

@@ -200,6 +200,12 @@ def _are_features(parts: Sequence[torch.Tensor], layout: Layout) -> bool:
     )
 
 
+def remove_all(installed: dict[int, Unpacked]) -> None:
+    """Give every module back as it was."""
+    while installed:
+        installed.popitem()[1].remove()
+
+
 def _restarted(positions: torch.Tensor, axis: int, start: int) -> torch.Tensor:
     """Positions that count from ``start`` in each document."""
     return positions - positions.narrow(axis, 0, 1) + start
