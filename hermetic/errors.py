@@ -26,7 +26,8 @@ that scripts may match on. The code never changes its meaning; messages may be r
     │   ├── SourceError                    HE601  a source file is missing, empty or malformed
     │   ├── RecordError                    HE602  one record of a source is malformed
     │   ├── TemplateError                  HE603  the tokenizer cannot render a conversation
-    │   └── PackedDataError                HE604  a packed folder is damaged or is not one
+    │   ├── PackedDataError                HE604  a packed folder is damaged or is not one
+    │   └── PackRunError                   HE605  a run of packing cannot start, go on or be resumed
     ├── TrainError (ValueError)            HE700  training cannot start
     ├── AtlasError (RuntimeError)          HE710  a model type cannot be built or run here
     ├── DoctorError (RuntimeError)         HE720  a training command cannot be examined
@@ -158,15 +159,23 @@ class DataError(HermeticError, ValueError):
 
 
 class SourceError(DataError):
-    """A source file is missing, empty or malformed."""
+    """A source file is missing, empty or malformed; ``reason`` is a word for a ledger to count by."""
 
     code = "HE601"
 
+    def __init__(self, message: str, *, reason: str = "malformed") -> None:
+        super().__init__(message)
+        self.reason = reason
+
 
 class RecordError(DataError):
-    """One record of a source is malformed; the message names the file and the line."""
+    """One record of a source is malformed; the message names the file and the line, ``reason`` is a word to count by."""
 
     code = "HE602"
+
+    def __init__(self, message: str, *, reason: str = "malformed") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class TemplateError(DataError):
@@ -179,6 +188,12 @@ class PackedDataError(DataError):
     """A folder of packed rows is damaged, incomplete or not one."""
 
     code = "HE604"
+
+
+class PackRunError(DataError):
+    """A run of packing cannot start, go on or be resumed; what it finished so far is kept."""
+
+    code = "HE605"
 
 
 class TrainError(HermeticError, ValueError):
