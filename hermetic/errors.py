@@ -169,7 +169,7 @@ class SourceError(DataError):
 
 
 class RecordError(DataError):
-    """One record of a source is malformed; the message names the file and the line, ``reason`` is a word to count by."""
+    """One record of a source is malformed; the message names file and line, ``reason`` is a word to count by."""
 
     code = "HE602"
 
