@@ -9,6 +9,7 @@ and, last, one line of JSON.
 """
 
 import argparse
+import dataclasses
 import json
 import time
 import warnings
@@ -38,7 +39,7 @@ def alarms_of(model_type: str, dtype: torch.dtype, seeds: int) -> list[dict[str,
     for seed in range(seeds):
         report = hermetic.probe(model, instruments=ISOLATION, seed=seed)
         if report.verdict != expected:
-            finding = report.findings[0].to_dict() if report.findings else None
+            finding = dataclasses.asdict(report.findings[0]) if report.findings else None
             found.append({"seed": seed, "verdict": report.verdict, "finding": finding})
     return found
 
