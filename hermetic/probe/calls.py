@@ -51,7 +51,7 @@ def probe_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any],
         The report of ``hermetic.probe``; its ``note`` says how boundaries were found, if they were not given.
 
     Raises:
-        NotPackedError: each row holds one document.
+        NotPackedError: each row holds one document, or none.
         NoBoundariesError: nothing in the call says where documents start.
         BoundariesError: what it says contradicts itself.
         ProbeError: an argument cannot be made for a few documents of the call, or there are no token ids.
@@ -70,6 +70,11 @@ def probe_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any],
         >>> report.verdict, report.lengths, report.note
         ('sealed', (2, 3), ('boundaries were inferred from position_ids',))
     """
+    if not isinstance(model, nn.Module):
+        raise ProbeError(
+            f"cannot probe a call of a {type(model).__name__}; expected the torch module that is called, with its "
+            "arguments. Give a function that takes a batch to hermetic.probe"
+        )
     inner = unwrapped(model)
     call = read_call(inner, tuple(args), dict(kwargs))
     stream = call.ids.flatten().cpu()
@@ -137,6 +142,8 @@ def _token_ids(model: nn.Module, named: dict[str, Any]) -> tuple[str, torch.Tens
     for name in candidates:
         value = named[name]
         if isinstance(value, torch.Tensor) and not value.is_floating_point() and value.ndim in {1, 2}:
+            if not value.numel():
+                raise NotPackedError(f"not packed: {name} has shape {tuple(value.shape)}, so there are no documents")
             return name, value if value.ndim == 2 else value[None]
     raise ProbeError(
         f"{type(model).__name__} was called with {sorted(named)}, and none of them holds token ids that the probe "

@@ -12,9 +12,10 @@ something is found, telling who reaches whom takes each document by itself. No c
 gradients, modes and random state are left alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -144,9 +145,10 @@ def packed_documents(
     """The documents that were given, or random ones of the given lengths, in one row.
 
     Raises:
-        ProbeError: fewer than two have tokens.
+        ProbeError: fewer than two have tokens, or ``lengths`` are no lengths.
     """
     if documents is None:
+        _refuse_no_lengths(lengths)
         generator = torch.Generator().manual_seed(subject.seed)
         documents = [
             {"input_ids": torch.randint(0, subject.vocabulary, (length,), generator=generator)} for length in lengths
@@ -158,6 +160,14 @@ def packed_documents(
             f"{present} document(s) with tokens were given; expected at least 2, for a leak takes a neighbour"
         )
     return batch
+
+
+def _refuse_no_lengths(lengths: object) -> None:
+    given = lengths if isinstance(lengths, Iterable) else (lengths,)
+    wrong = [length for length in given if not isinstance(length, Integral) or int(length) < 0]
+    if wrong or given is not lengths:
+        offender = f"lengths has {wrong[0]!r}" if wrong else f"lengths is {lengths!r}"
+        raise ProbeError(f"{offender}; expected tokens of each document, such as (11, 13, 6, 1)")
 
 
 def _require_repeatable(subject: Subject, batch: PackedBatch) -> None:
@@ -402,7 +412,7 @@ def layers(
         tokens outside of modules have no reading.
 
     Raises:
-        ProbeError: it is no model, or too few documents were given.
+        ProbeError: it is no model, too few documents were given, or it fails on packed ones (``UnsupportedError``).
 
     Example:
         >>> import transformers, hermetic
@@ -413,4 +423,7 @@ def layers(
         [('model.layers.0.self_attn', 'LlamaAttention', 0.0, 0)]
     """
     subject = subject_from(model, seed=seed)
-    return read_layers(subject, packed_documents(subject, documents, lengths))
+    batch = packed_documents(subject, documents, lengths)
+    with packed_run(subject.name):
+        subject.row(batch)  # a run that breaks off would be read as one of few modules
+        return read_layers(subject, batch)

@@ -213,8 +213,8 @@ def _argument(name: str, value: Any, call: Call, batch: PackedBatch, slots: Slot
     if name in LONGEST and value is not None:
         longest = max(slots.lengths)
         return torch.as_tensor(longest).to(value) if isinstance(value, torch.Tensor) else longest
-    if name in EDGES and value is not None:  # a list
-        return _edges(slots).tolist()
+    if name in {*EDGES, *IDS} and isinstance(value, list):
+        return _tensor(name, torch.tensor(value), call, batch, slots).tolist()
     if isinstance(value, dict):
         return {key: _argument(f"{name}[{key!r}]", one, call, batch, slots) for key, one in value.items()}
     if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device, torch.Tensor)):

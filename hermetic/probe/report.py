@@ -151,11 +151,17 @@ class LeakReport:
         """Write the report as one page that needs no network and no script, atomically; all text is escaped.
 
         Raises:
-            ProbeError: ``reach`` is not of the report's own documents.
+            ProbeError: ``reach`` is not of the report's own documents, or nothing can be written to ``path``.
         """
         from hermetic.probe.page import page
 
-        write_text(Path(path), page(self))
+        try:
+            write_text(Path(path), page(self))
+        except OSError as error:
+            raise ProbeError(
+                f"the report cannot be written to {path} ({error.strerror}); expected the name of a file in a folder "
+                "that exists"
+            ) from error
 
     def __rich__(self) -> "Group":
         from hermetic.probe.render import render

@@ -24,9 +24,6 @@ Forward = Callable[[PackedBatch], Any]
 LossForward = Callable[[PackedBatch, int | None], Any]
 """From a batch, and optionally the number of supervised tokens of the whole step, to an output with ``.loss``."""
 
-_FAILURES = (RuntimeError, ValueError, TypeError, NotImplementedError, ImportError)
-"""What models raise when they cannot run an input."""
-
 
 @dataclass(kw_only=True, slots=True)
 class Runs:
@@ -270,7 +267,7 @@ def _subject_from_callable(forward: Forward, seed: int) -> Subject:
     try:
         with torch.no_grad(), same_randomness(seed, device):
             output = forward(_trial_batch().to(device))
-    except _FAILURES as error:
+    except FORWARD_FAILURES as error:
         raise ProbeError(
             f"{name} failed on a batch of one document of 3 tokens ({type(error).__name__}: {error}); expected a "
             "callable forward(batch) -> logits that takes a hermetic.PackedBatch"
@@ -291,7 +288,7 @@ def _subject_from_callable(forward: Forward, seed: int) -> Subject:
 
 
 def _trial_batch() -> PackedBatch:
-    return collate([{"input_ids": [2, 3, 4]}])
+    return collate([{"input_ids": [0, 1, 0]}])  # ids that every vocabulary has
 
 
 class _DeviceFoundError(Exception):
@@ -315,7 +312,7 @@ def _device_of_callable(forward: Forward, seed: int) -> torch.device:
             forward(_trial_batch())
     except _DeviceFoundError:
         return found[0]
-    except _FAILURES:
+    except FORWARD_FAILURES:
         return found[0] if found else cpu  # whatever is wrong shows again, and is reported, in the run that counts
     finally:
         handle.remove()
@@ -376,7 +373,8 @@ def _logits_of(output: Any, name: str) -> torch.Tensor:
         if isinstance(found, torch.Tensor):
             return found
     raise ProbeError(
-        f"{name} returned a {type(output).__name__} without logits; expected a tensor [T, V] or an output with .logits"
+        f"{name} returned a {type(output).__name__}, which has no .logits; expected a tensor [T, V] or an output with "
+        ".logits. Probe a function that takes them out: lambda batch: model(**batch.model_inputs())[0]"
     )
 
 
@@ -391,7 +389,7 @@ def packed_run(name: str) -> Iterator[None]:
         yield
     except (ProbeError, torch.OutOfMemoryError):
         raise
-    except _FAILURES as error:
+    except FORWARD_FAILURES as error:
         raise UnsupportedError(
             f"{name} runs a document alone and fails on packed ones ({type(error).__name__}: {error}); it cannot "
             "isolate documents with the kernels that are installed"
