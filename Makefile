@@ -60,6 +60,6 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (a few minutes, once)"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(RUN) -m pip --quiet install "$$(grep -E '^torch==' constraints.txt)"
-	@$(RUN) -m pip --quiet install -c constraints.txt -e '.[hf,dev]'
+	@$(RUN) -m pip --quiet install -c constraints.txt -e '.[hf,data,dev]'
 	@touch $@
 endif

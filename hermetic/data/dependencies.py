@@ -1,6 +1,6 @@
 """Optional packages, imported where they are used.
 
-Guarantee: a missing package is an error that names the extra which brings it. Price: nothing until first use.
+Guarantee: a missing package is an error that names what brings it. Price: nothing until first use.
 """
 
 import importlib
@@ -11,8 +11,8 @@ from hermetic.errors import MissingDependencyError
 __all__ = ["import_optional"]
 
 
-def import_optional(module: str) -> Any:
-    """Import ``module`` of the ``hf`` extra.
+def import_optional(module: str, *, install: str = "hermetic[hf]") -> Any:
+    """Import ``module``, which ``pip install`` of ``install`` brings.
 
     Raises:
         MissingDependencyError: If it is not installed.
@@ -22,5 +22,5 @@ def import_optional(module: str) -> Any:
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"hermetic.data needs the package {module!r}, which cannot be imported ({error}); "
-            "expected the extra that brings it: pip install 'hermetic[hf]'"
+            f"expected what brings it: pip install '{install}'"
         ) from error
