@@ -353,7 +353,7 @@ def _pairs(mask: torch.Tensor, call: Call, slots: Slots) -> torch.Tensor:
     width = call.ids.shape[1]
     allowed, blocked = mask.max(), mask.min()
     row, place = slots.source // width, slots.source % width
-    index = row[:, :1].clamp(max=mask.shape[0] - 1)
+    index = row.clamp(max=mask.shape[0] - 1)  # documents of several of the caller's rows may lie in one row here
     values = mask.movedim((-2, -1), (1, 2))[index[:, :, None], place[:, :, None], place[:, None, :]]
     values = values.movedim((1, 2), (-2, -1))
     free = [1] * (mask.ndim - 3)
