@@ -2,8 +2,12 @@
 
 ``pack_file`` reads, tokenizes, labels, plans and writes; ``open_packed`` verifies and reads what it wrote;
 ``inspect_packed`` counts it; ``plan_lengths`` says beforehand, from lengths alone, what a capacity costs. Only NumPy
-and Arrow are imported here; transformers and datasets are imported by the functions that use them.
+and Arrow are imported here; transformers and datasets are imported by the functions that use them, and torch with the
+first name of :mod:`hermetic.data.feed`, which gives packed rows to training.
 """
+
+from importlib import import_module
+from typing import Any
 
 from hermetic.data.documents import TokenizedDocuments, tokenize_file
 from hermetic.data.lengths import DocumentLengths, lengths_from_path
@@ -15,6 +19,12 @@ from hermetic.data.planning import Alternative, PlanSummary, plan_lengths
 from hermetic.data.render import render
 from hermetic.data.summary import PackedSummary, inspect_packed
 from hermetic.data.tokenizer import load_tokenizer, tokenizer_fingerprint
+
+_FEED = frozenset(
+    {"DocumentList", "FileDocuments", "PackedDataset", "PackedStream", "RowBatchSampler", "RowPosition", "RowSampler"}
+    | {"StreamLedger", "StreamPosition", "ledger_from_loader", "row_position_from_loaders"}
+    | {"stream_position_from_loaders"}
+)
 
 __all__ = [
     "Alternative",
@@ -35,3 +45,10 @@ __all__ = [
     "tokenize_file",
     "tokenizer_fingerprint",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The names of the feed, resolved when they are first asked for."""
+    if name not in _FEED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("hermetic.data.feed"), name)
