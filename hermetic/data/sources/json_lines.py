@@ -78,7 +78,7 @@ def _record(file: SourceFile, line: bytes, number: int, end: int) -> SourceRecor
         return None
     where = location(file.name, number)
     try:
-        return SourceRecord(where=where, number=number, values=parse_object(line, where, what="line"))
+        return SourceRecord(where=where, number=number, values=parse_object(line.rstrip(b"\r\n"), where, what="line"))
     except SourceError as error:
         torn = end == file.size and not line.endswith(b"\n") and is_cut_off(line)
         return BadRecord(where=where, number=number, error=_torn(where, line, end) if torn else error)

@@ -27,7 +27,7 @@ _SNIPPET_CHARACTERS: Final = 20
 """Characters shown on each side of the place where a text stops being JSON."""
 
 _UNFINISHED: Final = re.compile(
-    r"\s*|\.|[eE][+-]?|-|t(ru?)?|f(a(ls?)?)?|n(ul?)?|N(a)?|-?I(n(f(i(n(it?)?)?)?)?)?|\\?u?[0-9a-fA-F]{0,3}"
+    r"\s*|\.|[eE][+-]?|-|t(ru?)?|f(a(ls?)?)?|n(ul?)?|N(a)?|-?I(n(f(i(n(it?)?)?)?)?)?|\\?u?[0-9a-fA-F]{0,4}"
 )
 """What a reader objects to where a text was cut off: the beginning of a token, or nothing."""
 
@@ -72,8 +72,8 @@ def parse_value(raw: bytes, place: str, *, what: str) -> Any:
         _refuse_nul(raw, place, what)
         near = text[max(0, error.pos - _SNIPPET_CHARACTERS) : error.pos + _SNIPPET_CHARACTERS].strip()
         raise SourceError(
-            f"{place}: malformed JSON, {error.msg} at character {error.pos + 1} of the {what}, near {near!r}; "
-            f"expected one complete JSON object; repair or remove the {what}"
+            f"{place}: malformed JSON, {error.msg.removesuffix(' at')} at character {error.pos + 1} of the {what}, "
+            f"near {near!r}; expected one complete JSON object; repair or remove the {what}"
         ) from error
     except _Refused as error:
         phrase, reason = error.args
