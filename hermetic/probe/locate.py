@@ -61,12 +61,7 @@ def leak_place(subject: Subject, batch: PackedBatch, source: int) -> Place:
     small = shortened(subject, batch)
     unread: set[int] = set()
     for root, call, axes in _calls(subject, small):
-        reading = _Reading(
-            subject=subject,
-            call=call,
-            axes=axes,
-            lengths=small.boundaries.document_lengths,
-        )
+        reading = _Reading(subject=subject, call=call, axes=axes, lengths=small.boundaries.document_lengths)
         influence = reading.carried()
         unread |= {id(call.module)} if math.isnan(influence) else set()
         if influence > 0.0:
@@ -74,10 +69,7 @@ def leak_place(subject: Subject, batch: PackedBatch, source: int) -> Place:
             if earlier is not None and id(earlier[1]) in unread:
                 return Place(where=_where(*earlier))
             return Place(
-                where=_where(root, call.module),
-                kind=reading.kind(),
-                reach=reading.reach(),
-                depth=reading.depth(),
+                where=_where(root, call.module), kind=reading.kind(), reach=reading.reach(), depth=reading.depth()
             )
     found = place_by_comparison(subject, batch, source)
     return Place(where=NOWHERE if found is None else _where(*found))
@@ -91,12 +83,7 @@ def read_layers(subject: Subject, batch: PackedBatch) -> tuple[LayerReading, ...
     for root, call, axes in _calls(subject, small):
         if any(id(child) in mixing for child in call.module.modules()):
             continue
-        reading = _Reading(
-            subject=subject,
-            call=call,
-            axes=axes,
-            lengths=small.boundaries.document_lengths,
-        )
+        reading = _Reading(subject=subject, call=call, axes=axes, lengths=small.boundaries.document_lengths)
         if not reading.mixes_tokens():
             continue
         mixing.add(id(call.module))
@@ -112,9 +99,7 @@ def read_layers(subject: Subject, batch: PackedBatch) -> tuple[LayerReading, ...
     return tuple(found)
 
 
-def distorted_place(
-    subject: Subject, batch: PackedBatch, document: int
-) -> tuple[str, int] | None:
+def distorted_place(subject: Subject, batch: PackedBatch, document: int) -> tuple[str, int] | None:
     """The first token mixer that gives other outputs packed than alone on equal inputs, and from which token on.
 
     The token is counted from the start of ``document``; ``None`` when no mixer does.
@@ -125,21 +110,14 @@ def distorted_place(
     singles = [collate([{"input_ids": ids}]) for ids in batch.unpack(batch.input_ids)]
     for root in subject.modules:
         packed = recorded(root, lambda: subject.logits(batch))
-        alone = [
-            recorded(root, lambda one=one: subject.logits(one)).calls for one in singles
-        ]  # type: ignore[misc]
+        alone = [recorded(root, lambda one=one: subject.logits(one)).calls for one in singles]  # type: ignore[misc]
         for call in distorted(packed.calls, alone, lengths):
             axes = axes_of(call.arguments, sum(lengths))
             reading = _Reading(subject=subject, call=call, axes=axes, lengths=lengths)
             if type(call.module) not in TOKEN_WISE and reading.mixes_tokens():
-                counterpart = next(
-                    other for other in alone[document] if other.module is call.module
-                )
+                counterpart = next(other for other in alone[document] if other.module is call.module)
                 token = _first_difference(call, counterpart, lengths, document)
-                return (
-                    f"{_name(root, call.module)} ({type(call.module).__name__})",
-                    token,
-                )
+                return f"{_name(root, call.module)} ({type(call.module).__name__})", token
     return None
 
 
@@ -150,18 +128,11 @@ def shortened(subject: Subject, batch: PackedBatch) -> PackedBatch:
     short to be cut, the last one goes on with its own tokens.
     """
     widths = {size for parameter in subject.parameters() for size in parameter.shape}
-    ids = [part for part in batch.unpack(batch.input_ids) if part.numel()][
-        :_MAX_DOCUMENTS
-    ]
+    ids = [part for part in batch.unpack(batch.input_ids) if part.numel()][:_MAX_DOCUMENTS]
     ids = [part[: MAX_TOKENS // len(ids)] for part in ids]
     total = sum(map(len, ids))
-    sizes = (
-        *range(total, 2 * len(ids), -1),
-        *range(total + 1, 2 * total + 2 * len(ids)),
-    )
-    size = next(
-        (size for size in sizes if all(width % size for width in widths)), total
-    )
+    sizes = (*range(total, 2 * len(ids), -1), *range(total + 1, 2 * total + 2 * len(ids)))
+    size = next((size for size in sizes if all(width % size for width in widths)), total)
     while sum(map(len, ids)) > size:
         longest = max(range(len(ids)), key=lambda document: len(ids[document]))
         ids[longest] = ids[longest][:-1]
@@ -181,9 +152,7 @@ class _Reading:
 
     @property
     def packed(self) -> PackedForward:
-        return PackedForward(
-            lengths=self.lengths, num_rows=1, num_slots=sum(self.lengths)
-        )
+        return PackedForward(lengths=self.lengths, num_rows=1, num_slots=sum(self.lengths))
 
     def carried(self) -> float:
         """Largest gradient across documents; NaN for a call that cannot be repeated."""
@@ -196,19 +165,12 @@ class _Reading:
 
     def mixes_tokens(self) -> bool:
         """Whether it carries one half of a document into the other."""
-        halves = [
-            part
-            for length in self.lengths
-            for part in (length // 2, length - length // 2)
-            if part
-        ]
+        halves = [part for length in self.lengths for part in (length // 2, length - length // 2) if part]
         return carried(self.call, self.packed, halves, self.axes) > 0.0
 
     def seam(self) -> int:
         """The first token of the longest document that has one before it."""
-        later = max(
-            range(1, len(self.lengths)), key=lambda document: self.lengths[document]
-        )
+        later = max(range(1, len(self.lengths)), key=lambda document: self.lengths[document])
         return sum(self.lengths[:later])
 
     def reach(self) -> int | None:
@@ -239,16 +201,11 @@ class _Reading:
 
         def exchanged(path: Path, tensor: torch.Tensor) -> torch.Tensor:
             for axis in self.axes[path]:
-                if (
-                    len(self.axes[path]) == 1 or axis == self.axes[path][-1]
-                ):  # a mask's keys, not its queries
+                if len(self.axes[path]) == 1 or axis == self.axes[path][-1]:  # a mask's keys, not its queries
                     tensor = tensor.index_select(axis, order.to(tensor.device))
             return tensor
 
-        before, after = (
-            self._outputs(lambda _, tensor: tensor),
-            self._outputs(exchanged),
-        )
+        before, after = self._outputs(lambda _, tensor: tensor), self._outputs(exchanged)
         for one, other in zip(before, after, strict=True):
             size = float(one[seam].abs().max()) * torch.finfo(one.dtype).eps ** 0.5
             if float((one[seam] - other[seam]).abs().max()) > size:
@@ -268,18 +225,14 @@ class _Reading:
             return "attention"
         if reach is None and depth is None:
             return "attention" if self._is_given_pairs() else "recurrence"
-        return (
-            "convolution" if reach == depth else None
-        )  # where nothing moves, the backward alone crosses
+        return "convolution" if reach == depth else None  # where nothing moves, the backward alone crosses
 
     def _is_given_pairs(self) -> bool:
         """Whether it gets a mask of pairs of tokens: attention with a position bias of its own minds order too."""
         return any(len(axes) == 2 for axes in self.axes.values())
 
     def _document(self, token: int) -> int:
-        return next(
-            i for i in range(len(self.lengths)) if sum(self.lengths[: i + 1]) > token
-        )
+        return next(i for i in range(len(self.lengths)) if sum(self.lengths[: i + 1]) > token)
 
     def _behind(self) -> int:
         return self.lengths[self._document(self.seam())]
@@ -288,31 +241,21 @@ class _Reading:
         """``[T]`` booleans: the tokens whose outputs move when the inputs of ``tokens`` do."""
 
         def changed(path: Path, tensor: torch.Tensor) -> torch.Tensor:
-            if (
-                not tensor.is_floating_point()
-                or len(self.axes[path]) != 1
-                or not len(tokens)
-            ):
+            if not tensor.is_floating_point() or len(self.axes[path]) != 1 or not len(tokens):
                 return tensor
             other = tensor.clone()
             part = other.movedim(self.axes[path][0], 0)[tokens.start : tokens.stop]
             part += _CHANGE * part.abs().mean() * torch.ones_like(part) + _CHANGE * part
             return other
 
-        pairs = zip(
-            self._outputs(lambda _, tensor: tensor), self._outputs(changed), strict=True
-        )
+        pairs = zip(self._outputs(lambda _, tensor: tensor), self._outputs(changed), strict=True)
         moved = [(one != other).flatten(1).any(dim=1).cpu() for one, other in pairs]
         return torch.stack(moved).any(dim=0)
 
-    def _outputs(
-        self, change: Callable[[Path, torch.Tensor], torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def _outputs(self, change: Callable[[Path, torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
         """Every output along the tokens, tokens first, of the call on changed arguments."""
         with torch.no_grad(), reopened(self.packed), self.subject.same_randomness():
-            output = self.call.repeat(
-                mapped(self.call.arguments, lambda path, x: change(path, x.clone()))
-            )
+            output = self.call.repeat(mapped(self.call.arguments, lambda path, x: change(path, x.clone())))
         axes = axes_of(output, sum(self.lengths))
         return [
             tensor.movedim(axes[path][0], 0)
@@ -321,33 +264,24 @@ class _Reading:
         ]
 
 
-def _calls(
-    subject: Subject, batch: PackedBatch
-) -> Iterator[tuple[nn.Module, Call, Axes]]:
+def _calls(subject: Subject, batch: PackedBatch) -> Iterator[tuple[nn.Module, Call, Axes]]:
     """The calls of one run, in order, that may mix tokens."""
     count = batch.boundaries.num_tokens
     with frozen(subject.parameters()):
         for root in subject.modules:
-            for call in map(
-                _without_cache, recorded(root, lambda: subject.logits(batch)).calls
-            ):
+            for call in map(_without_cache, recorded(root, lambda: subject.logits(batch)).calls):
                 if type(call.module) in TOKEN_WISE:
                     continue
                 try:
                     axes = axes_of(call.arguments, count)
-                except (
-                    HermeticError
-                ):  # sizes alone do not tell which axes are the tokens'
+                except HermeticError:  # sizes alone do not tell which axes are the tokens'
                     continue
                 yield root, call, axes
 
 
 def _without_cache(call: Call) -> Call:
     """The call as it was before anything was in its cache, which holds the tokens of the recorded run by now."""
-    arguments: Arguments = {
-        name: None if name in CACHES else value
-        for name, value in call.arguments.items()
-    }
+    arguments: Arguments = {name: None if name in CACHES else value for name, value in call.arguments.items()}
     return replace(call, arguments=arguments)
 
 
@@ -356,30 +290,19 @@ def _where(root: nn.Module, module: nn.Module) -> str:
 
 
 def _name(root: nn.Module, module: nn.Module) -> str:
-    return (
-        next(name for name, other in root.named_modules() if other is module)
-        or type(root).__name__
-    )
+    return next(name for name, other in root.named_modules() if other is module) or type(root).__name__
 
 
-def _first_difference(
-    packed: Call, alone: Call, lengths: Sequence[int], document: int
-) -> int:
+def _first_difference(packed: Call, alone: Call, lengths: Sequence[int], document: int) -> int:
     """The first token of a document whose output of a call is not that of the document alone."""
     axes = axes_of(packed.output, sum(lengths))
     others = tensors_in(alone.output)
     first = lengths[document]
     for path, tensor in tensors_in(packed.output).items():
         if tensor.is_floating_point() and len(axes[path]) == 1 and path in others:
-            part = (
-                tensor.split(list(lengths), dim=axes[path][0])[document]
-                .movedim(axes[path][0], 0)
-                .flatten(1)
-            )
+            part = tensor.split(list(lengths), dim=axes[path][0])[document].movedim(axes[path][0], 0).flatten(1)
             other = others[path].movedim(axes[path][0], 0).flatten(1)
             size = float(other.abs().max()) * torch.finfo(other.dtype).eps ** 0.5
             differs = ((part - other).abs() > size).any(dim=1)
-            first = min(
-                first, int(differs.nonzero()[0]) if bool(differs.any()) else first
-            )
+            first = min(first, int(differs.nonzero()[0]) if bool(differs.any()) else first)
     return first
