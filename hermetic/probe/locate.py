@@ -102,7 +102,8 @@ def read_layers(subject: Subject, batch: PackedBatch) -> tuple[LayerReading, ...
 def distorted_place(subject: Subject, batch: PackedBatch, document: int) -> tuple[str, int] | None:
     """The first token mixer that gives other outputs packed than alone on equal inputs, and from which token on.
 
-    The token is counted from the start of ``document``; ``None`` when no mixer does.
+    The token is counted from the start of ``document``; ``None`` when no mixer does. What is done to tokens around
+    mixers, by a layer to what its attention gives, is nothing that is done to their context.
     """
     lengths = batch.boundaries.document_lengths
     if sum(lengths) > MAX_TOKENS or not all(lengths):
@@ -112,13 +113,23 @@ def distorted_place(subject: Subject, batch: PackedBatch, document: int) -> tupl
         packed = recorded(root, lambda: subject.logits(batch))
         alone = [recorded(root, lambda one=one: subject.logits(one)).calls for one in singles]  # type: ignore[misc]
         for call in distorted(packed.calls, alone, lengths):
-            axes = axes_of(call.arguments, sum(lengths))
-            reading = _Reading(subject=subject, call=call, axes=axes, lengths=lengths)
-            if type(call.module) not in TOKEN_WISE and reading.mixes_tokens():
+            inside = {id(module) for module in call.module.modules()} - {id(call.module)}
+            parts = (part for part in packed.calls if id(part.module) in inside)
+            if _mixes(subject, call, lengths) and not any(_mixes(subject, part, lengths) for part in parts):
                 counterpart = next(other for other in alone[document] if other.module is call.module)
                 token = _first_difference(call, counterpart, lengths, document)
                 return f"{_name(root, call.module)} ({type(call.module).__name__})", token
     return None
+
+
+def _mixes(subject: Subject, call: Call, lengths: tuple[int, ...]) -> bool:
+    if type(call.module) in TOKEN_WISE:
+        return False
+    try:
+        axes = axes_of(call.arguments, sum(lengths))
+    except HermeticError:  # sizes alone do not tell which axes are the tokens'
+        return False
+    return _Reading(subject=subject, call=call, axes=axes, lengths=lengths).mixes_tokens()
 
 
 def shortened(subject: Subject, batch: PackedBatch) -> PackedBatch:
