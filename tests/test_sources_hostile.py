@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from source_helpers import found, outcome, read_all, write_raw
 
 from hermetic.data.sources import MAX_RECORD_BYTES, BadRecord, read_part, read_records, split_into_parts
-from hermetic.data.sources.json_text import MAX_DEPTH, is_cut_off, parse_object
+from hermetic.data.sources.json_text import MAX_DEPTH, completeness, parse_object
 from hermetic.errors import SourceError
 
 NUL = (
@@ -165,13 +165,13 @@ JSON = st.recursive(
 def test_every_beginning_of_a_record_is_cut_off_and_the_whole_is_not(record, ascii_only, indent):
     raw = json.dumps(record, ensure_ascii=ascii_only, indent=indent).encode("utf-8", "replace")
 
-    assert [length for length in range(1, len(raw)) if not is_cut_off(raw[:length])] == []
-    assert not is_cut_off(raw)
+    assert [length for length in range(1, len(raw)) if completeness(raw[:length]) != "cut off"] == []
+    assert completeness(raw) == "whole"
 
 
 @pytest.mark.parametrize("name", [name for name in LINES if name != "open string"])
 def test_a_malformed_line_is_not_taken_for_one_that_is_cut_off(name):
-    assert not is_cut_off(LINES[name][0])
+    assert completeness(LINES[name][0]) != "cut off"
 
 
 @pytest.mark.parametrize("cut", [b'{"a": 2', b'{"a": tr', b'{"a": "\xc3', b"{", b'{"a": [{"b": "c\\'])
