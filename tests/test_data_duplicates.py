@@ -1,5 +1,6 @@
 """Near-duplicates: exact against every pair compared, and a proof that each half of the search is needed."""
 
+import io
 import itertools
 import json
 import sys
@@ -9,10 +10,11 @@ import pytest
 from data_helpers import DEMO_TOKENIZER, tokenizer_folder, write_jsonl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 import hermetic.data.duplicates.find as find_module
 from hermetic.constants import IGNORE_INDEX
-from hermetic.data import find_duplicates, open_packed, pack_file
+from hermetic.data import find_duplicates, open_packed, pack_file, render_duplicates
 from hermetic.data.duplicates import candidates as candidates_module
 from hermetic.data.duplicates.candidates import candidates
 from hermetic.data.duplicates.findings import _coincidences
@@ -282,3 +284,20 @@ def test_supervision_plays_no_part(tmp_path):
     pack_file(source, tmp_path / "p", tokenizer=DEMO_TOKENIZER, capacity=64)
 
     assert find_duplicates(tmp_path / "p").identical_pairs == 1
+
+
+def test_the_rendered_report_has_the_counts_and_no_document_reaches_the_terminal(tmp_path):
+    record = {"text": "[bold]loud[/bold] \x1b[31mred\x07 and some more words"}
+    source = write_jsonl(tmp_path / "a.jsonl", [record, record, {"text": "quite another text"}])
+    pack_file(source, tmp_path / "p", tokenizer=DEMO_TOKENIZER, capacity=256)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(render_duplicates(find_duplicates(tmp_path / "p", tokenizer=DEMO_TOKENIZER)))
+    output = console.file.getvalue()
+    lines = [[cell.strip() for cell in line.strip("│").split("│")] for line in output.splitlines()]
+
+    assert ["pairs with a similarity of 0.8 or more", "1"] in lines
+    assert ["pairs that share a row", "1"] in lines
+    assert ["clusters (documents of the largest)", "1 (2)"] in lines
+    assert "similarity 1.000, both in row 0" in output
+    assert output.count(r"tokens: [bold]loud[/bold] \x1b[31mred\x07") == 2
+    assert all(character.isprintable() or character == "\n" for character in output)
