@@ -86,6 +86,11 @@ def test_a_call_of_what_is_no_module_is_refused():
         probe_call(lambda ids: ids, (packed((3, 2)).input_ids[None],), {})
 
 
+def test_what_is_no_module_is_not_guarded():
+    with pytest.raises(ProbeError, match="cannot guard a function; expected the torch module that the loop calls"):
+        hermetic.guard(lambda batch: batch)
+
+
 def test_a_call_without_tokens_is_not_packed_and_a_guard_waits_for_the_next():
     empty = torch.zeros(1, 0, dtype=torch.long)
     with pytest.raises(NotPackedError, match=r"input_ids has shape \(1, 0\), so there are no documents"):

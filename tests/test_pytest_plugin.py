@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import hermetic.seal  # noqa: F401 - PyTorch registers operators once a process, and pytester forgets what it imported
+
 pytest_plugins = ["pytester"]
 
 SUBJECTS = '''
@@ -113,3 +115,20 @@ def test_the_plugin_is_announced_to_pytest():
     project = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     section = project.split("[project.entry-points.pytest11]")[1].split("[")[0]
     assert '"hermetic.testing.plugin" = "hermetic.testing.plugin"' in section
+
+
+def test_a_batch_that_is_no_mapping_of_arguments_is_refused(pytester):
+    result = outcomes(
+        pytester,
+        """
+import pytest
+from hermetic.errors import ProbeError
+
+@pytest.mark.parametrize("batch", [torch.zeros(1, 3), [1, 2], "ids"])
+def test_batch(leak_probe, batch):
+    for options in ({"batch": batch}, {"collator": lambda _: batch}):
+        with pytest.raises(ProbeError, match="the batch is a .*; expected a mapping of the model's arguments"):
+            leak_probe(Tiny(leaks=False), **options)
+""",
+    )
+    result.assert_outcomes(passed=3)

@@ -116,9 +116,9 @@ def guard(model: nn.Module, *, every: int | None = None, on_leak: OnLeak = "rais
         A handle: ``reports``, and ``remove()``, which leaving a ``with`` block calls.
 
     Raises:
-        ProbeError: ``every`` or ``on_leak`` is none of these. By the guarded call: ``LeakError`` for a leak,
-            ``NoBoundariesError`` when nothing in the call says where documents start, ``ProbeError`` for arguments that
-            cannot be made for a few of its documents.
+        ProbeError: ``every`` or ``on_leak`` is none of these, or ``model`` is no module. By the guarded call:
+            ``LeakError`` for a leak, ``NoBoundariesError`` when nothing in the call says where documents start,
+            ``ProbeError`` for arguments that cannot be made for a few of its documents.
 
     Example:
         >>> import torch
@@ -135,6 +135,11 @@ def guard(model: nn.Module, *, every: int | None = None, on_leak: OnLeak = "rais
         >>> [report.verdict for report in guarded.reports]
         ['sealed']
     """
+    if not isinstance(model, nn.Module):
+        raise ProbeError(
+            f"cannot guard a {type(model).__name__}; expected the torch module that the loop calls, such as the model "
+            "inside of a function"
+        )
     armed = Guard(model, every=every, on_leak=on_leak)
     armed.arm()
     return armed

@@ -62,8 +62,8 @@ def probe_packing(
 
     Raises:
         LeakError: a document reaches another.
-        ProbeError: nothing was measured: the batch is not packed, does not say where documents start, or comes
-            together with a collator or documents.
+        ProbeError: nothing was measured: the batch is not packed, does not say where documents start, is no mapping
+            of arguments, or comes together with a collator or documents.
     """
     from hermetic.errors import ProbeError
     from hermetic.probe import probe, probe_call
@@ -93,8 +93,15 @@ def _random_documents(model: "nn.Module") -> list[dict[str, list[int]]]:
     return [{"input_ids": ids, "labels": list(ids)} for ids in draw]
 
 
-def _where_the_model_is(model: "nn.Module", batch: Mapping[str, Any]) -> dict[str, Any]:
+def _where_the_model_is(model: "nn.Module", batch: object) -> dict[str, Any]:
     import torch
 
+    from hermetic.errors import ProbeError
+
+    if not isinstance(batch, Mapping):
+        raise ProbeError(
+            f"the batch is a {type(batch).__name__}; expected a mapping of the model's arguments, as a collator makes "
+            "it. Probe what takes other batches with hermetic.probe"
+        )
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
