@@ -6,6 +6,7 @@ import unittest.mock
 
 import numpy as np
 from data_helpers import DEMO_TOKENIZER, write_jsonl
+from feed_rows import known
 
 from hermetic.data import DocumentList, PackedStream, pack_file
 from hermetic.data.feed import stream as stream_module
@@ -21,11 +22,6 @@ def packed_folder(folder, lengths, *, capacity=8, seed=0):
     source = write_jsonl(folder / "ids.jsonl", documents(lengths, seed=seed))
     pack_file(source, folder / "rows", tokenizer=DEMO_TOKENIZER, capacity=capacity, seed=0)
     return folder / "rows"
-
-
-def known(row):
-    """What tells one row from another."""
-    return tuple(row["input_ids"].tolist()), tuple(row["labels"].tolist()), tuple(row["seq_lengths"].tolist())
 
 
 def steps_of(iterators):
@@ -65,7 +61,7 @@ def stream_of(lengths=LENGTHS, *, documents_per_part=4, **changes):
 def _pass_of(stream, worker, number):
     """What a worker of a loader gets from the stream."""
     info = types.SimpleNamespace(id=worker, num_workers=number)
-    with unittest.mock.patch.object(stream_module, "get_worker_info", lambda: info if number > 1 else None):
+    with unittest.mock.patch.object(stream_module, "get_worker_info", return_value=info if number > 1 else None):
         return iter(stream)
 
 

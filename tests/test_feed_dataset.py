@@ -5,13 +5,15 @@ import json
 import multiprocessing
 import pickle
 import shutil
+import types
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from feed_helpers import known, packed_folder
+from feed_helpers import packed_folder
+from feed_rows import known, read_in_process
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 import hermetic
@@ -119,6 +121,14 @@ def test_several_shards_are_one_dataset(copied, monkeypatch):
     assert len(dataset._shards) == len(names) > 2
 
 
+def test_the_shards_of_a_manifest_are_those_that_it_lists_or_its_one_file():
+    listed = [types.SimpleNamespace(name="data-0.arrow", rows=3), types.SimpleNamespace(name="data-1.arrow", rows=2)]
+    one = types.SimpleNamespace(rows=5, files={"state.json": "", DATA_FILE: ""})
+
+    assert shards._named_rows(types.SimpleNamespace(shards=listed)) == [("data-0.arrow", 3), ("data-1.arrow", 2)]
+    assert shards._named_rows(one) == [(DATA_FILE, 5)]
+
+
 def test_parquet_gives_the_same_rows(copied, monkeypatch):
     expected = [known(row) for row in PackedDataset(copied)]
     table = pa.ipc.open_stream(copied / DATA_FILE).read_all()
@@ -132,10 +142,6 @@ def test_parquet_gives_the_same_rows(copied, monkeypatch):
     (copied / "data.parquet").write_bytes((copied / "data.parquet").read_bytes()[:-1])
     with pytest.raises(PackedDataError, match="is cut short"):
         PackedDataset(copied)
-
-
-def read_in_process(dataset, queue):
-    queue.put([known(row) for row in dataset])
 
 
 def test_a_pickle_holds_no_data_and_opens_the_same_folder(folder):

@@ -9,7 +9,8 @@ import pickle
 import numpy as np
 import pytest
 from data_helpers import demo_tokenizer, write_jsonl
-from feed_helpers import LENGTHS, documents, global_rows, known, ranks_of, steps_of, stream_of
+from feed_helpers import LENGTHS, documents, global_rows, ranks_of, steps_of, stream_of
+from feed_rows import known
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 

@@ -148,6 +148,18 @@ class PackedStream(IterableDataset[Batch]):
         self._start: StreamPosition | None = None
         # in shared memory, so that workers that live through several passes see the next epoch
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        # and the process of the loader sees what they counted
+        self._counts = torch.full((len(dataclasses.fields(StreamLedger)),), -1, dtype=torch.int64).share_memory_()
+
+    @property
+    def last_ledger(self) -> StreamLedger | None:
+        """The ledger of the latest pass that was read to its end, here or by a worker; None before the first.
+
+        All ranks and workers count the same, so it does not matter whose it is.
+        """
+        counts = self._counts.tolist()
+        names = [field.name for field in dataclasses.fields(StreamLedger)]
+        return None if counts[0] < 0 else StreamLedger(**dict(zip(names, counts, strict=True)))
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass begin with ``epoch``; a pass that ends does not do so by itself.
@@ -253,6 +265,8 @@ class StreamPass(Iterator[Batch]):
         maker.count_rows(rows, left_out=left_out)
         self._finished = not whole
         self._steps += bool(rows) and not left_out
+        if self._finished:
+            stream._counts.copy_(torch.tensor(dataclasses.astuple(maker.ledger)))  # noqa: SLF001 - two halves of one thing
         batch = []
         for number, row in enumerate(rows):
             if number in mine:
@@ -304,7 +318,8 @@ def stream_position_from_loaders(loaders: Sequence[Mapping[str, Any]]) -> Stream
 def ledger_from_loader(loader: Mapping[str, Any]) -> StreamLedger:
     """What became of everything that was read for the steps so far, from the state of one rank's loader.
 
-    It is the same on all ranks. It lags behind where the loader takes a snapshot only every few steps.
+    It is the same on all ranks, and as old as the loader's last snapshot: of the end of a pass, which follows the last
+    batch, a loader with workers takes none. That is in :attr:`PackedStream.last_ledger`.
 
     Raises:
         FeedError: It is not the state of a loader of a stream.
