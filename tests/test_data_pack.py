@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import hermetic
 import hermetic.data.pack
-from hermetic.data import PackManifest, open_packed, pack_file, tokenize_file
+from hermetic.data import PackManifest, open_packed, pack_sources, tokenize_file
 from hermetic.data.sources import sha256_of_file
 from hermetic.errors import (
     DataError,
@@ -35,7 +35,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def pack(source, out, *, capacity=16, **options):
-    return pack_file(source, out, tokenizer=DEMO_TOKENIZER, capacity=capacity, **options)
+    return pack_sources(source, out, tokenizer=DEMO_TOKENIZER, capacity=capacity, **options)
 
 
 def ids_file(path, lengths):
@@ -338,7 +338,7 @@ def test_a_tokenizer_without_chat_template_leaves_the_folder_as_it_was(tmp_path)
     before = everything_under(tmp_path)
 
     with pytest.raises(TemplateError, match=r"chats\.jsonl:1: the tokenizer '.*' has no chat template"):
-        pack_file(source, tmp_path / "rows", tokenizer=mute, capacity=64)
+        pack_sources(source, tmp_path / "rows", tokenizer=mute, capacity=64)
 
     assert everything_under(tmp_path) == before
 

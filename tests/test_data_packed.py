@@ -9,7 +9,7 @@ import pytest
 from data_helpers import DEMO_TOKENIZER, write_jsonl
 
 import hermetic
-from hermetic.data import PackManifest, open_packed, pack_file
+from hermetic.data import PackManifest, open_packed, pack_sources
 from hermetic.data.sources import sha256_of_file
 from hermetic.errors import PackedDataError
 
@@ -20,7 +20,7 @@ DATA_FILE = "data-00000-of-00001.arrow"
 @pytest.fixture
 def folder(tmp_path):
     source = write_jsonl(tmp_path / "ids.jsonl", RECORDS)
-    pack_file(source, tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=5, seed=None)
+    pack_sources(source, tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=5, seed=None)
     return tmp_path / "rows"
 
 

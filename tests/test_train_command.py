@@ -11,7 +11,7 @@ import transformers
 from data_helpers import DEMO_TOKENIZER, everything_under, tokenizer_folder, write_jsonl
 from train_helpers import model_folder, save_quietly, tiny_network, token_file, weights_of
 
-from hermetic.data import pack_file
+from hermetic.data import pack_sources
 from hermetic.demo.conversations import write_conversations
 from hermetic.errors import DataError, DocumentTooLongError, PackedDataError, SealError, TrainError
 from hermetic.train import METRICS_NAME, REPORT_NAME, TrainSettings, is_first_process, load_model, train
@@ -65,7 +65,7 @@ def test_the_written_configuration_is_the_one_that_was_read(tmp_path, model, dat
 
 
 def test_a_packed_folder_trains_as_the_file_that_it_was_packed_from(tmp_path, model, data):
-    pack_file(data, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=16)
+    pack_sources(data, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=16)
     runs = [
         train(model=model, data=source, out=tmp_path / name, capacity=16)
         for name, source in (("from_file", data), ("from_folder", tmp_path / "packed"))
@@ -151,7 +151,7 @@ def test_a_folder_with_something_in_it_is_not_overwritten(tmp_path, model, data)
 
 
 def test_rows_of_another_capacity_are_refused(tmp_path, model, data):
-    pack_file(data, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=32)
+    pack_sources(data, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=32)
     match = r"packed for rows of 32 tokens and --capacity is 16.*Pass its capacity"
     refused(tmp_path, TrainError, match, model=model, data=tmp_path / "packed")
 
@@ -159,7 +159,7 @@ def test_rows_of_another_capacity_are_refused(tmp_path, model, data):
 def test_rows_of_another_tokenizer_are_refused(tmp_path, model, data):
     other = tokenizer_folder(tmp_path / "other", chat_template="{{ messages[0]['content'] }}")
     shutil.rmtree(other / "chat_template.jinja", ignore_errors=True)
-    pack_file(data, tmp_path / "packed", tokenizer=other, capacity=16)
+    pack_sources(data, tmp_path / "packed", tokenizer=other, capacity=16)
     match = r"tokenized with another tokenizer.*Pack the source again with this model's tokenizer"
     refused(tmp_path, TrainError, match, model=model, data=tmp_path / "packed")
 
