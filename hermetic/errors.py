@@ -27,7 +27,9 @@ that scripts may match on. The code never changes its meaning; messages may be r
     │   ├── RecordError                    HE602  one record of a source is malformed
     │   ├── TemplateError                  HE603  the tokenizer cannot render a conversation
     │   ├── PackedDataError                HE604  a packed folder is damaged or is not one
-    │   └── PackRunError                   HE605  a run of packing cannot start, go on or be resumed
+    │   ├── PackRunError                   HE605  a run of packing cannot start, go on or be resumed
+    │   └── FeedError                      HE606  rows cannot be given in an order, or a position is not theirs
+    │       └── RowIndexError              HE607  there is no such row (IndexError)
     ├── TrainError (ValueError)            HE700  training cannot start
     ├── AtlasError (RuntimeError)          HE710  a model type cannot be built or run here
     ├── DoctorError (RuntimeError)         HE720  a training command cannot be examined
@@ -179,9 +181,13 @@ class RecordError(DataError):
 
 
 class TemplateError(DataError):
-    """The tokenizer cannot render a conversation or say which tokens are the assistant's."""
+    """The tokenizer cannot render a conversation or say which tokens are the assistant's; ``reason`` is for a ledger."""
 
     code = "HE603"
+
+    def __init__(self, message: str, *, reason: str = "template") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class PackedDataError(DataError):
@@ -194,6 +200,18 @@ class PackRunError(DataError):
     """A run of packing cannot start, go on or be resumed; what it finished so far is kept."""
 
     code = "HE605"
+
+
+class FeedError(DataError):
+    """Rows cannot be given in the order that was asked for, or a saved position is not one of theirs."""
+
+    code = "HE606"
+
+
+class RowIndexError(FeedError, IndexError):
+    """There is no row of this number."""
+
+    code = "HE607"
 
 
 class TrainError(HermeticError, ValueError):

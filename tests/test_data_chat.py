@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermetic.data import load_tokenizer
-from hermetic.data.chat import encode_chats
+from hermetic.constants import IGNORE_INDEX
+from hermetic.data.chat import ChatEncoder
+from hermetic.data.encoder import TextEncoder
 from hermetic.data.records import ChatRecord
-from hermetic.errors import TemplateError
+from hermetic.errors import DataError, TemplateError
 
 MARKED = "{%- generation -%}"
 DEMO_TEMPLATE = demo_tokenizer().chat_template
@@ -19,6 +21,16 @@ CONTENTS = st.text(st.characters(codec="utf-8", exclude_characters="<|>"), min_s
 
 def chat(messages, line=1, tools=None):
     return ChatRecord(where=f"chats.jsonl:{line}", messages=messages, tools=tools)
+
+
+def encode_chats(chats, tokenizer, train_on="assistant"):
+    """The tokens of each conversation and whether each is supervised; the first error is raised."""
+    encoded = []
+    for outcome in ChatEncoder(TextEncoder(tokenizer)).encode(chats, train_on):
+        if isinstance(outcome, DataError):
+            raise outcome
+        encoded.append((outcome.input_ids, outcome.labels != IGNORE_INDEX))
+    return encoded
 
 
 def turns(*contents):

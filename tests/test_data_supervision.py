@@ -9,7 +9,7 @@ from data_helpers import CHAT, DEMO_TOKENIZER, demo_tokenizer, tokenizer_folder
 
 from hermetic.data import load_tokenizer, tokenizer_fingerprint
 from hermetic.data.records import ChatRecord, PairRecord, TextRecord, TokenRecord
-from hermetic.data.supervision import encode_records
+from hermetic.data.supervision import RecordEncoder
 from hermetic.errors import DataError, MissingDependencyError, RecordError
 
 WHERE = "data.jsonl:4"
@@ -22,8 +22,19 @@ BEGIN_WITH_SYSTEM = {
 }
 
 
-def encode(record, tokenizer):
-    return encode_records([record], tokenizer)[0]
+def encode_records(records, tokenizer, train_on="assistant"):
+    """The one document of each record; the first error is raised."""
+    documents = []
+    for found in RecordEncoder(tokenizer, train_on).encode(records):
+        if isinstance(found, DataError):
+            raise found
+        (document,) = found
+        documents.append(document)
+    return documents
+
+
+def encode(record, tokenizer, train_on="assistant"):
+    return encode_records([record], tokenizer, train_on)[0]
 
 
 def spelled(tokenizer, ids):

@@ -1,204 +1,198 @@
-"""Conversations to tokens, and which of these tokens are the assistant's.
+"""Conversations to tokens, and which of these tokens are supervised.
 
-Two ways, chosen by the template, never by luck:
+    train_on    supervised
+    all         every token
+    assistant   every answer of the assistant, each up to its end of turn
+    last        the last one alone
 
-*   A template with ``{% generation %}`` markers says itself what the assistant writes.
-*   For any other template, each assistant turn is found by rendering: the tokens before it are those of
-    ``messages[:k]`` with the generation prompt, which is what the model will see when it has to answer; the
-    tokens up to its end are those of ``messages[:k + 1]``.
+Where the answers are is found in one of two ways, chosen by the template, never by luck:
+
+*   A template with ``{% generation %}`` markers says itself what the assistant writes. Of the answers that are
+    not wanted (all but the last; those of a prompt) only their number of characters matters, which is found by
+    rendering the conversation up to the first that is wanted.
+*   For any other template each answer is found by rendering (see :mod:`hermetic.data.prefixes`): before it
+    stands what the model will see when it has to answer.
 
     messages   user: hi            assistant: yes          user: ok
     tokens     <user> hi <end>     <assistant> yes <end>   <user> ok <end>
     assistant    0    0    0            0       1    1       0    0    0
 
-Either way a turn's supervision ends with its end-of-turn token, also where the markers leave that token out
-(or the model would never learn to stop) or take in the line break after it (which a model that has stopped
-never writes).
-
-Guarantee: with rendering, both prefixes have to be, token for token, the start of the whole conversation; a
-template that rewrites earlier turns (drops their reasoning, say) is a :class:`TemplateError` that shows the
-first difference, never a guess. Price: markers cost nothing; rendering tokenizes two prefixes for each
-assistant turn.
+Guarantee: the tokens are those of ``apply_chat_template``; a conversation whose answers cannot be told from the
+rest for certain is a :class:`TemplateError`, never a guess. A conversation that cannot be rendered costs no other.
+Price: one run of the template and of the tokenizer for each conversation; without markers two more runs of the
+template for each answer.
 """
 
-import itertools
-import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final, Literal, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from hermetic.data.encoded import Outcome, Span, document
+from hermetic.data.encoder import TextEncoder
+from hermetic.data.prefixes import PrefixFinder
+from hermetic.data.rendering import Rendered, Renderer, Whole
+from hermetic.data.shapes.types import ChatRecord
+from hermetic.data.spans import EndOfTurn, spans_of_tokens
+from hermetic.errors import DataError, RecordError, TemplateError
 
-from hermetic.data.dependencies import import_optional
-from hermetic.data.records import ChatRecord
-from hermetic.errors import TemplateError
+__all__ = ["ChatEncoder", "TrainOn"]
 
-__all__ = ["encode_chats"]
+TrainOn: TypeAlias = Literal["all", "assistant", "last"]
 
-TokenArray: TypeAlias = npt.NDArray[np.int32]
-MaskArray: TypeAlias = npt.NDArray[np.bool_]
-EncodedChat: TypeAlias = tuple[TokenArray, MaskArray]
-
-_GENERATION_MARKER: Final = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
-_SHOWN_TOKENS: Final = 6
-"""Tokens shown on each side where two renderings part."""
-_TRIAL: Final = "a trial of one user and one assistant turn, which shows how a turn ends"
+_TRIAL: Final = ChatRecord(
+    where="a trial of one user and one assistant turn, which shows how a turn ends",
+    messages=[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+)
 
 
-def encode_chats(chats: Sequence[ChatRecord], tokenizer: Any) -> list[EncodedChat]:
-    """Render and tokenize conversations, and find the assistant's tokens.
+class ChatEncoder:
+    """Renders, tokenizes and labels conversations.
 
     Args:
-        chats: any number of conversations.
-        tokenizer: a Hugging Face tokenizer.
-
-    Returns:
-        For each conversation its token ids, ``[T]`` int32, and whether each is the assistant's, ``[T]`` bool.
-
-    Raises:
-        TemplateError: If the tokenizer has no chat template, the template refuses a conversation, or it does
-            not tell where the assistant's turns are.
+        encoder: the tokenizer.
     """
-    if not chats:
-        return []
-    if tokenizer.chat_template is None:
-        raise TemplateError(
-            f"{chats[0].where}: the tokenizer {tokenizer.name_or_path!r} has no chat template, expected one "
-            "to render 'messages'; put a 'chat_template' into its tokenizer_config.json, or use the "
-            "tokenizer of the model's chat-tuned sibling"
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self._encoder = encoder
+        self._renderer = Renderer(encoder)
+        self._prefixes = PrefixFinder(encoder, self._renderer)
+
+    def encode(self, chats: Sequence[ChatRecord], train_on: TrainOn) -> list[Outcome]:
+        """One document, or the reason why there is none, for each conversation.
+
+        Raises:
+            TemplateError: If the tokenizer has no chat template, or one that does not render two short turns.
+        """
+        if not chats:
+            return []
+        self._renderer.check_has_template(chats[0].where)
+        outcomes: dict[int, Outcome] = {}
+        kinds: dict[_Encode, list[int]] = {}
+        for index, chat in enumerate(chats):
+            if train_on != "all" and not _wanted(chat, train_on):
+                outcomes[index] = _no_answer(chat)
+            else:
+                kinds.setdefault(self._way(chat, train_on), []).append(index)
+        for encode, indices in kinds.items():
+            outcomes.update(zip(indices, encode([chats[index] for index in indices], train_on), strict=True))
+        return [outcomes[index] for index in range(len(chats))]
+
+    def _way(self, chat: ChatRecord, train_on: TrainOn) -> "_Encode":
+        if train_on == "all":
+            return self._encode_all
+        return self._encode_by_markers if self._renderer.has_markers(chat) else self._encode_by_prefixes
+
+    def _encode_all(self, chats: Sequence[ChatRecord], _: TrainOn) -> list[Outcome]:
+        wholes = self._tokenized(chats, self._renderer.render(chats), characters=False)
+        return [
+            whole if isinstance(whole, DataError) else document(whole.chat.where, whole.ids, [(0, len(whole.ids))])
+            for whole in wholes
+        ]
+
+    def _encode_by_markers(self, chats: Sequence[ChatRecord], train_on: TrainOn) -> list[Outcome]:
+        rendered = [
+            found if isinstance(found, DataError) else self._without_unwanted(chat, found, train_on)
+            for chat, found in zip(chats, self._renderer.render(chats, marked=True), strict=True)
+        ]
+        return [
+            whole if isinstance(whole, DataError) else self._labelled(whole, spans_of_tokens(whole))
+            for whole in self._tokenized(chats, rendered, characters=True)
+        ]
+
+    def _encode_by_prefixes(self, chats: Sequence[ChatRecord], train_on: TrainOn) -> list[Outcome]:
+        fast = self._encoder.backend is not None
+        rendered = [
+            _begins_with_assistant(chat) if _wanted(chat, train_on)[0] == 0 else found
+            for chat, found in zip(chats, self._renderer.render(chats), strict=True)
+        ]
+        wholes = self._tokenized(chats, rendered, characters=fast)
+        good = [whole for whole in wholes if isinstance(whole, Whole)]
+        spans = iter(self._prefixes.find(good, [_wanted(whole.chat, train_on) for whole in good]))
+        return [whole if isinstance(whole, DataError) else self._labelled(whole, next(spans)) for whole in wholes]
+
+    def _tokenized(
+        self, chats: Sequence[ChatRecord], rendered: Sequence[Rendered | DataError], *, characters: bool
+    ) -> list[Whole | DataError]:
+        """Tokens of all conversations that could be rendered; with their characters if these are needed."""
+        good = [pair for pair in zip(chats, rendered, strict=True) if isinstance(pair[1], Rendered)]
+        names, texts = (
+            [chat.where for chat, _ in good],
+            [found.text for _, found in good if isinstance(found, Rendered)],
         )
-    encoded: list[EncodedChat] = []
-    for _, group in itertools.groupby(chats, key=lambda chat: repr(chat.tools)):
-        same_tools = list(group)
-        template = tokenizer.get_chat_template(tools=same_tools[0].tools)
-        # A tokenizer written in Python cannot say which characters a token covers, so its markers are mute.
-        marked = tokenizer.is_fast and _GENERATION_MARKER.search(template)
-        encoded += (_encode_by_markers if marked else _encode_by_prefixes)(same_tools, tokenizer)
-    closing, glue = _end_of_turn(tokenizer)
-    return [(tokens, _up_to_end_of_turn(tokens, mask, closing, glue)) for tokens, mask in encoded]
+        encoded = iter((self._encoder.encodings if characters else self._encoder.token_ids)(names, texts))
+        return [
+            found if isinstance(found, DataError) else _whole(chat, found, next(encoded), characters=characters)
+            for chat, found in zip(chats, rendered, strict=True)
+        ]
+
+    def _labelled(self, whole: Whole, spans: Sequence[Span] | DataError) -> Outcome:
+        if isinstance(spans, DataError):
+            return spans
+        ended = [self._end_of_turn.up_to_end(whole.ids, span) for span in spans]
+        return document(whole.chat.where, whole.ids, ended)
+
+    @cached_property
+    def _end_of_turn(self) -> EndOfTurn:
+        (trial,) = self._tokenized([_TRIAL], self._renderer.render([_TRIAL]), characters=False)
+        if isinstance(trial, DataError):
+            raise trial
+        return EndOfTurn.from_trial(trial.ids, self._encoder.tokenizer)
+
+    def _without_unwanted(self, chat: ChatRecord, whole: Rendered, train_on: TrainOn) -> Rendered | DataError:
+        """The same without the marks of answers that are not to be supervised."""
+        first = _wanted(chat, train_on)[0]
+        if all(message["role"] != "assistant" for message in chat.messages[:first]):
+            return whole
+        before = replace(chat, messages=chat.messages[:first])
+        for prompt in (True, False):
+            (prefix,) = self._renderer.render([before], prompt=prompt)
+            if isinstance(prefix, Rendered) and whole.text.startswith(prefix.text):
+                start = len(prefix.text)
+                return replace(whole, marked=[span for span in whole.marked if span[1] > start or span[0] >= start])
+        return TemplateError(
+            f"{chat.where}: the conversation before message {first} is not how the whole conversation begins, so "
+            "that its marked answers cannot be told from the earlier ones; expected a chat template that never "
+            "changes earlier turns; train on all answers, or make each turn a document of its own",
+            reason="template_rewrites",
+        )
 
 
-def _encode_by_markers(chats: Sequence[ChatRecord], tokenizer: Any) -> list[EncodedChat]:
-    """All conversations, which share their tools, in one call of the tokenizer."""
-    rendered = _render(
-        chats,
-        lambda batch: tokenizer.apply_chat_template(
-            [chat.messages for chat in batch],
-            tools=batch[0].tools,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-        ),
-    )
-    return [
-        (np.array(ids, dtype=np.int32), np.array(mask, dtype=np.bool_))
-        for ids, mask in zip(rendered["input_ids"], rendered["assistant_masks"], strict=True)
+_Encode: TypeAlias = Callable[[Sequence[ChatRecord], TrainOn], list[Outcome]]
+
+
+def _wanted(chat: ChatRecord, train_on: TrainOn) -> list[int]:
+    """The answers that are to be supervised: messages of the assistant, not of the prompt."""
+    answers = [
+        index for index, message in enumerate(chat.messages) if index >= chat.first and message["role"] == "assistant"
     ]
+    return answers[-1:] if train_on == "last" else answers
 
 
-def _render(chats: Sequence[ChatRecord], call: Callable[[Sequence[ChatRecord]], Any]) -> Any:
-    """The result of ``call`` on all the conversations; on an error, a message that names the one at fault."""
-    jinja2 = import_optional("jinja2")
-    try:
-        return call(chats)
-    except (jinja2.TemplateError, TypeError, ValueError) as error:
-        if len(chats) > 1:
-            for chat in chats:
-                _render([chat], call)
-        raise TemplateError(
-            f"{chats[0].where}: the chat template cannot render this conversation ({error}); "
-            "expected turns in the order and of the kind that the template allows; change "
-            "the record or the template"
-        ) from error
-
-
-def _end_of_turn(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The added tokens that close an assistant turn and the white space around them, read off a trial."""
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    trial = ChatRecord(where=_TRIAL, messages=turns, tools=None)
-    ids = _render([trial], lambda _: tokenizer.apply_chat_template(turns, return_dict=True))["input_ids"]
-    added = tokenizer.added_tokens_decoder
-    tail = list(
-        itertools.takewhile(lambda token: token in added or not tokenizer.decode([token]).strip(), reversed(ids))
+def _whole(chat: ChatRecord, rendered: Rendered, encoded: Any, *, characters: bool) -> Whole | DataError:
+    if isinstance(encoded, DataError):
+        return encoded
+    return Whole(
+        chat=chat,
+        text=rendered.text,
+        marked=rendered.marked,
+        ids=encoded.ids if characters else encoded,
+        encoding=encoded if characters else None,
     )
-    return [token for token in tail if token in added], [token for token in tail if token not in added]
 
 
-def _up_to_end_of_turn(tokens: TokenArray, mask: MaskArray, closing: Sequence[int], glue: Sequence[int]) -> MaskArray:
-    """Let each span of the mask end with the closing tokens that follow its content.
-
-    Example:
-        With the closing token 2 and the glue 9, tokens ``[5, 6, 2, 9, 7]`` and either of the masks
-        ``[0, 1, 0, 0, 0]`` and ``[0, 1, 1, 1, 0]`` give ``[0, 1, 1, 0, 0]``.
-    """
-    ended = mask.copy()
-    for index in np.flatnonzero(np.isin(tokens, closing)):
-        ended[index] |= index > 0 and ended[index - 1]
-        after = index + 1
-        while ended[index] and after < len(tokens) and tokens[after] in glue:
-            ended[after] = False
-            after += 1
-    return ended
+def _no_answer(chat: ChatRecord) -> RecordError:
+    messages = chat.messages[chat.first :]
+    return RecordError(
+        f"{chat.where}: the conversation has no assistant turn among its {len(messages)} messages, expected "
+        "one or more, for nothing else is supervised; remove the record, or train on all tokens",
+        reason="no_assistant",
+    )
 
 
-def _encode_by_prefixes(chats: Sequence[ChatRecord], tokenizer: Any) -> list[EncodedChat]:
-    """All conversations and all their prefixes rendered one by one, then tokenized in one call."""
-    texts: list[str] = []
-    for chat in chats:
-        _check_does_not_begin_with_assistant(chat)
-        texts += _render([chat], lambda batch: list(_renderings(batch[0], tokenizer)))
-    batch = tokenizer(texts, add_special_tokens=False, truncation=False, padding=False)["input_ids"]
-    tokenized = iter(batch)
-    return [_mask_from_prefixes(chat, tokenized, tokenizer) for chat in chats]
-
-
-def _check_does_not_begin_with_assistant(chat: ChatRecord) -> None:
-    if chat.messages[0]["role"] == "assistant":
-        raise TemplateError(
-            f"{chat.where}: the conversation begins with the assistant, so there is nothing to render before "
-            "its turn; expected a user or system message first, or a chat template with generation markers"
-        )
-
-
-def _assistant_turns(chat: ChatRecord) -> list[int]:
-    return [index for index, message in enumerate(chat.messages) if message["role"] == "assistant"]
-
-
-def _renderings(chat: ChatRecord, tokenizer: Any) -> Iterator[str]:
-    """The whole conversation; then, for each assistant turn, what is before it and what is up to its end."""
-
-    def render(messages: list[dict[str, Any]], *, prompt: bool) -> str:
-        rendered: str = tokenizer.apply_chat_template(
-            messages, tools=chat.tools, tokenize=False, add_generation_prompt=prompt
-        )
-        return rendered
-
-    yield render(chat.messages, prompt=False)
-    for turn in _assistant_turns(chat):
-        yield render(chat.messages[:turn], prompt=True)
-        yield render(chat.messages[: turn + 1], prompt=False)
-
-
-def _mask_from_prefixes(chat: ChatRecord, tokenized: Iterator[list[int]], tokenizer: Any) -> EncodedChat:
-    """The tokens of one conversation and its assistant mask, from the renderings of :func:`_renderings`."""
-    whole = next(tokenized)
-    mask = np.zeros(len(whole), dtype=np.bool_)
-    for turn in _assistant_turns(chat):
-        before, up_to_end = next(tokenized), next(tokenized)
-        _check_prefix(before, whole, f"{chat.where}: the prompt before message {turn}", tokenizer)
-        _check_prefix(up_to_end, whole, f"{chat.where}: the conversation up to message {turn}", tokenizer)
-        mask[len(before) : len(up_to_end)] = True
-    return np.array(whole, dtype=np.int32), mask
-
-
-def _check_prefix(prefix: list[int], whole: list[int], what: str, tokenizer: Any) -> None:
-    if whole[: len(prefix)] == prefix:
-        return
-    pairs = enumerate(itertools.zip_longest(prefix, whole))
-    first = next(index for index, (left, right) in pairs if left != right)
-    shown = slice(max(0, first - _SHOWN_TOKENS), first + _SHOWN_TOKENS)
-    raise TemplateError(
-        f"{what} is not how the whole conversation begins: from token {first} on it reads "
-        f"{tokenizer.decode(prefix[shown])!r} instead of {tokenizer.decode(whole[shown])!r}; expected a chat "
-        "template that never changes earlier turns, or one with generation markers around what the "
-        "assistant writes"
+def _begins_with_assistant(chat: ChatRecord) -> TemplateError:
+    return TemplateError(
+        f"{chat.where}: the conversation begins with the assistant, so there is nothing to render before "
+        "its turn; expected a user or system message first, or a chat template with generation markers",
+        reason="begins_with_assistant",
     )

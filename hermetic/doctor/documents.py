@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from hermetic.constants import TAIL_DOCUMENT_ID
+from hermetic.probe.padding import blank_tail
 from hermetic.seal.inputs import Bools, packed_rows_from_call
 
 _GIVEN = ("document_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k")
@@ -65,9 +66,12 @@ def documents_of_call(call: Mapping[str, Any], shape: tuple[int, int]) -> Docume
         del facts["attention_mask"]
         if source is None or source == "position_ids":
             facts["document_ids"], source = numbers, "attention_mask"
+    tail = _blank_tail(call, shape)
+    real = _real(facts.get("attention_mask"), shape) & ~tail
+    if tail.any():
+        facts["attention_mask"] = torch.from_numpy(real)
     rows = packed_rows_from_call(facts, shape)
     if rows is None:
-        real = _real(facts.get("attention_mask"), shape)
         starts = real & (np.cumsum(real, axis=1) == 1)
         return Documents(starts=starts, real=real, source=None, inferred=True)
     starts = rows.real & (rows.position_ids().numpy() == 0)
@@ -93,6 +97,13 @@ def _numbers_in(mask: Any, shape: tuple[int, int]) -> torch.Tensor | None:
     goes_on[:, 1:] = sees.diagonal(offset=-1, dim1=1, dim2=2)
     numbers = (real & ~goes_on).long().cumsum(dim=1) - 1
     return numbers.masked_fill(~real, TAIL_DOCUMENT_ID).expand(shape)
+
+
+def _blank_tail(call: Mapping[str, Any], shape: tuple[int, int]) -> Bools:
+    ids = call.get("input_ids")
+    if not isinstance(ids, torch.Tensor) or tuple(ids.shape) != shape:
+        return np.zeros(shape, dtype=np.bool_)
+    return blank_tail(ids, call.get("position_ids"), call.get("labels"))
 
 
 def _real(mask: Any, shape: tuple[int, int]) -> Bools:

@@ -24,6 +24,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import NoBoundariesError, NotPackedError, ProbeError
+from hermetic.probe.padding import blank_tail, pairs_that_see, seen_by_themselves
 from hermetic.probe.probe import probe
 from hermetic.probe.rebuild import BOUNDARY_ARGUMENTS, Call, Slots, Span, is_over_pairs, rebuilt, slots_for
 from hermetic.probe.report import LeakReport
@@ -117,7 +118,7 @@ def read_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     rows = _chosen(found, named, ids)
     if sum(map(len, rows)) > sum(map(len, found)):
         notes = (*notes, "the one document of the call was probed as two halves")
-    padded = _is_padded(named.get("attention_mask"), ids)
+    padded = _is_padded(_unmasked(named.get("attention_mask"), ids))
     if not padded:
         rows = _of_equal_length(rows)
     return Call(
@@ -159,9 +160,11 @@ def _documents(named: dict[str, Any], ids: torch.Tensor) -> tuple[Rows, tuple[st
     """
     shape = (ids.shape[0], ids.shape[1])
     mask = named.get("attention_mask")
-    flat_mask = mask if isinstance(mask, torch.Tensor) and mask.shape == ids.shape else None
+    unmasked = _unmasked(mask, ids)
+    tail = torch.from_numpy(blank_tail(ids, named.get("position_ids"), named.get("labels")))
+    real = ~tail if unmasked is None else unmasked & ~tail
     said = {name: named.get(name) for name in (*BOUNDARY_ARGUMENTS, "position_ids")}
-    found = packed_rows_from_call(said | {"attention_mask": None if flat_mask is None else flat_mask != 0}, shape)
+    found = packed_rows_from_call(said | {"attention_mask": real}, shape)
     if has_explicit_boundaries(said):
         assert found is not None  # noqa: S101 - explicit boundaries always give rows
         return _spans(found), ()
@@ -169,10 +172,8 @@ def _documents(named: dict[str, Any], ids: torch.Tensor) -> tuple[Rows, tuple[st
         return _spans(found), ("boundaries were inferred from position_ids",)
     numbers, source = _numbers_in_mask(mask, ids)
     if numbers is None:
-        _refuse_one_document_per_row(flat_mask, ids, named)
-    found = packed_rows_from_call(
-        {"document_ids": numbers, "attention_mask": None if flat_mask is None else flat_mask != 0}, shape
-    )
+        _refuse_one_document_per_row(unmasked, ids, named)
+    found = packed_rows_from_call({"document_ids": numbers, "attention_mask": real}, shape)
     assert found is not None  # noqa: S101 - explicit boundaries always give rows
     return _spans(found), (f"boundaries were inferred from {source}",)
 
@@ -198,17 +199,16 @@ def _numbers_in_mask(mask: Any, ids: torch.Tensor) -> tuple[torch.Tensor | None,
     if not is_over_pairs(mask, ids):
         return None, ""
     rows = mask.shape[0] if mask.ndim > 2 else 1
-    pairs = mask.detach().cpu().reshape(rows, -1, width, width)[:, 0].float()
-    allowed = pairs > (pairs.min() + pairs.max()) / 2
+    allowed = pairs_that_see(mask).reshape(rows, -1, width, width)[:, 0]
     reaches_back = (allowed & torch.ones(width, width, dtype=torch.bool).tril(-1)).any(dim=-1)
     numbers = (~reaches_back).cumsum(dim=-1).expand(ids.shape[0], -1)
     several = bool((numbers[:, -1] > numbers[:, 0]).any())
     return (numbers, "the blocks of attention_mask") if several else (None, "")
 
 
-def _refuse_one_document_per_row(mask: torch.Tensor | None, ids: torch.Tensor, named: dict[str, Any]) -> None:
+def _refuse_one_document_per_row(unmasked: torch.Tensor | None, ids: torch.Tensor, named: dict[str, Any]) -> None:
     rows, width = ids.shape
-    if mask is not None and bool((mask == 0).any()):
+    if _is_padded(unmasked):
         raise NotPackedError(
             f"not packed: each of {rows} rows holds one document, padded to {width} tokens, so none has a neighbour "
             "that could reach it"
@@ -268,8 +268,16 @@ def _cut_to(row: tuple[Span, ...], total: int) -> tuple[Span, ...]:
     return tuple(replace(span, length=length) for span, length in zip(row, lengths, strict=True))
 
 
-def _is_padded(mask: Any, ids: torch.Tensor) -> bool:
-    return isinstance(mask, torch.Tensor) and mask.shape == ids.shape and bool((mask == 0).any())
+def _unmasked(mask: Any, ids: torch.Tensor) -> torch.Tensor | None:
+    """``[B, S]``: slots that the caller's mask takes for tokens; ``None`` where it does not say."""
+    if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
+        return (mask != 0).cpu()
+    seen = seen_by_themselves(mask, (ids.shape[0], ids.shape[1]))
+    return None if seen is None else torch.from_numpy(seen)
+
+
+def _is_padded(unmasked: torch.Tensor | None) -> bool:
+    return unmasked is not None and not bool(unmasked.all())
 
 
 def _run_on(positions: Any, ids: torch.Tensor) -> bool:
@@ -302,6 +310,10 @@ class Called:
     """``[T, V]``, the tokens of the probed documents in order."""
     loss: torch.Tensor | None
     """The model's own loss, when the call brings labels and the model returns it."""
+    whole: torch.Tensor | None
+    """The model's own logits, from which the loss comes; ``logits`` is a selection of their lines."""
+    lines: torch.Tensor | None
+    """Which: ``[B * S]`` booleans; ``None`` for all."""
 
 
 def _called_as(model: nn.Module, call: Call) -> Forward:
@@ -313,10 +325,13 @@ def _called_as(model: nn.Module, call: Call) -> Forward:
             args, kwargs = rebuilt(call, batch, slots, with_labels=True)
             output = model(*args, **kwargs, **({} if count is None else {"num_items_in_batch": count}))
             logits = _logits_in(output, slots)
+            whole = None if logits is None else getattr(output, "logits", None)
             if logits is None and "labels" in call.named:  # some fuse the loss with the head where they get labels
                 args, kwargs = rebuilt(call, batch, slots, with_labels=False)
                 logits = _logits_in(model(*args, **kwargs), slots)
-        return output if logits is None else Called(logits=logits, loss=getattr(output, "loss", None))
+        lines = None if slots.one_stream else slots.real.flatten()
+        loss = getattr(output, "loss", None)
+        return output if logits is None else Called(logits=logits, loss=loss, whole=whole, lines=lines)
 
     def counting(batch: PackedBatch, *, num_items_in_batch: int | None = None) -> Any:
         return forward(batch, num_items_in_batch)

@@ -13,6 +13,7 @@ reaches; which of the other tokens carry loss is then not known.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -45,13 +46,13 @@ def targets(subject: Subject, batch: PackedBatch) -> Targets:
     ids = batch.input_ids[:count].to(subject.device)
     with frozen(subject.parameters()), torch.enable_grad(), tapped_embeddings(ids) as taps:
         output = subject.output_with_loss(batch)
-        logits, loss = getattr(output, "logits", None), output.loss
+        loss = output.loss
         if not loss.requires_grad:
             raise ProbeError(
                 "the targets instrument got a loss that is detached from the embeddings; run the model without "
                 "torch.no_grad() and without detach()"
             )
-        found = _at_logits(loss, logits, count)
+        found = _at_logits(output, count)
         if found is not None:
             return _from_logits(batch, *found)
         loss.backward()
@@ -70,19 +71,25 @@ def logits_and_targets(subject: Subject, batch: PackedBatch) -> tuple[torch.Tens
         output = subject.output_with_loss(batch)
     except ProbeError:
         return None
-    logits = getattr(output, "logits", None)
-    found = _at_logits(output.loss, logits, batch.boundaries.num_tokens) if output.loss.requires_grad else None
+    found = _at_logits(output, batch.boundaries.num_tokens) if output.loss.requires_grad else None
     return None if found is None else (subject.rows_of(output, batch), _from_logits(batch, *found))
 
 
-def _at_logits(loss: torch.Tensor, logits: object, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """``[T]`` booleans of trained tokens and ``[T]`` ids of their targets; ``None`` if the loss has no such logits."""
+def _at_logits(output: Any, count: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """``[T]`` booleans of trained tokens and ``[T]`` ids of their targets; ``None`` if the loss has no such logits.
+
+    A call in several rows, or with padding, has its logits selected from those that the loss is made of (``whole``).
+    """
+    logits = getattr(output, "whole", None)
+    logits = getattr(output, "logits", None) if logits is None else logits
     if not isinstance(logits, torch.Tensor) or not logits.requires_grad:
         return None
-    (gradient,) = torch.autograd.grad(loss, [logits], retain_graph=True, allow_unused=True)
+    (gradient,) = torch.autograd.grad(output.loss, [logits], retain_graph=True, allow_unused=True)
     if gradient is None or gradient.numel() < count * gradient.shape[-1]:
         return None
-    gradient = gradient.reshape(-1, gradient.shape[-1])[:count]
+    gradient = gradient.reshape(-1, gradient.shape[-1])
+    lines = getattr(output, "lines", None)
+    gradient = (gradient if lines is None else gradient[lines.to(gradient.device)])[:count]
     return (gradient != 0).any(dim=-1).cpu(), gradient.argmin(dim=-1).cpu()
 
 
