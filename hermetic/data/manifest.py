@@ -127,12 +127,14 @@ class PackManifest:
         self._check_sum("rows", self.rows, sum(shard.rows for shard in self.shards), 0, "lost")
         for name in (*self.files, *(shard.name for shard in self.shards)):
             _check_name(name)
+        self._check_shards()
+
+    def _check_shards(self) -> None:
         unlisted = {shard.name for shard in self.shards} - set(self.files)
-        if unlisted:
-            raise PackedDataError(
-                f"the manifest does not add up: its shards {sorted(unlisted)} are none of its files; "
-                "pack the source again"
-            )
+        differing = [shard.name for shard in self.shards if self.files.get(shard.name) != shard.sha256]
+        if unlisted or differing:
+            what = f"{sorted(unlisted)} are none of its files" if unlisted else f"{differing} have other checksums than its files"
+            raise PackedDataError(f"the manifest does not add up: its shards {what}; pack the source again")
 
     @staticmethod
     def _check_sum(what: str, total: int, placed: int, gone: int, name: str) -> None:

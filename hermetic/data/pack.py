@@ -177,6 +177,7 @@ def pack_sources(
         if work.published() == identity:
             work.discard()
             return PackManifest.load(target)
+        work.prepare()
         return run.finish(work, files, tasks, identity, fingerprint)
 
 
@@ -193,7 +194,7 @@ class _Run:
         self, work: WorkFolder, files: list[SourceFile], tasks: list[EncodeTask], identity: str, fingerprint: str
     ) -> PackManifest:
         """Tokenize, plan, write, and let the folder appear."""
-        receipts = self._tokenized(files, tasks)
+        receipts = self._tokenized(tasks)
         file_of_part = [task.part.file for task in tasks]
         corpus = read_corpus(work.parts, receipts, file_of_part)
         self.announce(PackProgress(stage="planning", documents=corpus.num_documents, tokens=int(corpus.offsets[-1])))
@@ -205,7 +206,7 @@ class _Run:
         work.publish(identity)
         return manifest
 
-    def _tokenized(self, files: list[SourceFile], tasks: list[EncodeTask]) -> list[PartReceipt]:
+    def _tokenized(self, tasks: list[EncodeTask]) -> list[PartReceipt]:
         total = sum(task.part.stop - task.part.start for task in tasks)
         finished = {index: receipt for index, task in enumerate(tasks) if (receipt := reusable(task)) is not None}
         open_tasks = [task for index, task in enumerate(tasks) if index not in finished]
@@ -213,7 +214,6 @@ class _Run:
         done = total - sum(task.part.stop - task.part.start for task in open_tasks)
         documents, tokens = (sum(getattr(r, name) for _, r in receipts) for name in ("documents", "tokens"))
         self._tell("tokenizing", done, total, documents, tokens)
-        del files
         for task, receipt in zip(open_tasks, self._encode(open_tasks), strict=True):
             receipts.append((task.part.index, receipt))
             done += task.part.stop - task.part.start
@@ -236,7 +236,7 @@ class _Run:
             draw,
             plan,
             run=identity,
-            work=work.path,
+            work=work,
             shard_tokens=self.options.shard_tokens,
             file_format=self.options.file_format,
         )

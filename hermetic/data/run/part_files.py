@@ -20,11 +20,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hermetic.data.encode import EncodedPart
+from hermetic.data.encode import EncodedPart, Skipped
 from hermetic.data.sources import sha256_of_file
 from hermetic.files import replacing, write_text
 
-__all__ = ["PartData", "PartReceipt", "SkippedRecord", "finished_receipt", "open_part", "write_part"]
+__all__ = ["PartData", "PartReceipt", "finished_receipt", "open_part", "write_part"]
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 
@@ -38,15 +38,6 @@ _COLUMNS: Final = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SkippedRecord:
-    """A record that is not in the part, and why."""
-
-    number: int
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class PartReceipt:
     """What is in a finished part."""
 
@@ -56,7 +47,7 @@ class PartReceipt:
     pairs: int
     """Preference pairs: two documents each."""
 
-    skipped: tuple[SkippedRecord, ...]
+    skipped: tuple[Skipped, ...]
     sha256: str
 
     def to_json(self) -> str:
@@ -67,7 +58,7 @@ class PartReceipt:
     def from_json(cls, text: str) -> "PartReceipt":
         """Read what ``to_json`` wrote."""
         values = json.loads(text)
-        skipped = tuple(SkippedRecord(**one) for one in values.pop("skipped"))
+        skipped = tuple(Skipped(**one) for one in values.pop("skipped"))
         return cls(skipped=skipped, **values)
 
 
@@ -102,7 +93,7 @@ def write_part(folder: Path, key: str, part: EncodedPart) -> PartReceipt:
         documents=len(part.lengths),
         tokens=len(part.tokens),
         pairs=int((part.roles == 1).sum()),
-        skipped=tuple(SkippedRecord(number=s.number, reason=s.reason, message=s.message) for s in part.skipped),
+        skipped=part.skipped,
         sha256=digest.hexdigest(),
     )
     write_text(_receipt_path(folder, key), receipt.to_json())

@@ -10,7 +10,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from hermetic.constants import IGNORE_INDEX
 from hermetic.data.run.corpus import Corpus, Draw
 from hermetic.data.run.part_files import PartReceipt, open_part
 from hermetic.data.run.table import write_table
+from hermetic.data.run.work import WorkFolder
 from hermetic.data.sources import sha256_of_file
 from hermetic.files import write_text
 from hermetic.plan import Plan
@@ -86,7 +87,7 @@ class ShardReceipt:
 
 
 def shard_tasks(
-    corpus: Corpus, draw: Draw, plan: Plan, *, run: str, work: Path, shard_tokens: int, file_format: str
+    corpus: Corpus, draw: Draw, plan: Plan, *, run: str, work: WorkFolder, shard_tokens: int, file_format: str
 ) -> list[ShardTask]:
     """Cut the rows of a plan into files of about ``shard_tokens`` slots.
 
@@ -102,9 +103,9 @@ def shard_tasks(
             range(first, min(first + rows, plan.num_rows)),
             run=run,
             name=f"data-{number:05d}-of-{len(firsts):05d}.{file_format}",
-            parts_folder=str(corpus.folder),
-            rows_folder=str(work / "rows"),
-            receipts_folder=str(work / "shards"),
+            parts_folder=str(corpus.folder.resolve()),
+            rows_folder=str(work.rows.resolve()),
+            receipts_folder=str(work.shards.resolve()),
             with_roles=corpus.unit_edges is not None,
             file_format=file_format,
         )

@@ -50,12 +50,23 @@ class WorkFolder:
         return self.path / "rows"
 
     @property
+    def shards(self) -> Path:
+        """Receipts of the files of rows."""
+        return self.path / "shards"
+
+    @property
     def _finished(self) -> Path:
         return self.path / "finished.json"
 
     def prepare(self) -> None:
-        """Make the places; what is in them stays."""
-        for folder in (self.spool, self.parts, self.rows):
+        """Make the places; what is in them stays.
+
+        Raises:
+            PackedDataError: the target holds something already.
+        """
+        check_free(self.target)
+        self._finished.unlink(missing_ok=True)
+        for folder in (self.spool, self.parts, self.rows, self.shards):
             folder.mkdir(exist_ok=True)
 
     def publish(self, run: str) -> None:
@@ -85,16 +96,17 @@ def working(target: Path) -> Iterator[WorkFolder]:
     It is kept when the block ends with more than one finished part in it, and goes otherwise.
 
     Raises:
-        PackedDataError: the target holds something, and not by a run that only had to tidy up.
+        PackedDataError: the target holds something, and not from a run that died before it had tidied up.
         PackRunError: another run works on the same target, or the disk is full.
     """
     work = WorkFolder(path=target.with_name(f".{target.name}.packing"), target=target)
     if not work.path.is_dir():
-        check_free(target)
+        check_free(target)  # before anything is made
     target.parent.mkdir(parents=True, exist_ok=True)
     with _space_in(work), _locked(work):
         try:
-            work.prepare() if work.published() is None else None
+            if work.published() is None:
+                work.prepare()
             yield work
         finally:
             if work.path.exists() and len(list(work.parts.glob("*.json"))) < 2:
