@@ -4,7 +4,7 @@ Eager attention adds its mask to the scores. True becomes +1 and False becomes +
 Reported: https://github.com/huggingface/transformers/pull/41443
 Silent because with sdpa the very same mask isolates.
 Way out: a mask that is added, 0 and the lowest number, as additive_mask makes it.
-The probe says: leak, HM100.
+The probe says: leak, HM100, HM109.
 """
 
 import torch

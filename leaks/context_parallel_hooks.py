@@ -4,7 +4,7 @@ They are what its ring attention needs, and they are put on whether rows are pac
 Reported: https://github.com/huggingface/trl/pull/6843 (TRL refuses the combination since; its documentation advised it)
 Silent because each document alone is computed as before.
 Way out: hermetic.seal, here on one rank; over several, attention that takes the boundaries along.
-The probe says: leak, HM100.
+The probe says: leak, HM100, HM108.
 """
 
 from accelerate.big_modeling import _attach_context_parallel_hooks

@@ -4,7 +4,7 @@ Only flash attention reads the edges. sdpa and eager attention look at positions
 Reported: https://github.com/areal-project/AReaL/issues/1442 and https://github.com/NVIDIA-NeMo/RL/issues/2105
 Silent because the arguments are right, and are passed from hand to hand down to where nobody takes them.
 Way out: hermetic.seal, which reads them whatever the attention is.
-The probe says: leak, HM100, HM201.
+The probe says: leak, HM100, HM108, HM201.
 """
 
 import torch

@@ -4,7 +4,7 @@ A float mask is added to the scores, by sdpa as by eager attention: everybody is
 Reported: https://github.com/huggingface/transformers/pull/46507 (the documentation of when which dtype is right)
 Silent because the shapes fit, and a boolean mask with the same numbers isolates.
 Way out: dense_mask (booleans, for sdpa) or additive_mask.
-The probe says: leak, HM100.
+The probe says: leak, HM100, HM109.
 """
 
 import torch

@@ -5,7 +5,7 @@ the mask, so the mask never learns of the documents. AFMoE does not either.
 Reported: https://github.com/huggingface/transformers/pull/39997
 Silent because Llama, called in the same way, is sealed.
 Way out: hermetic.seal.
-The probe says: leak, HM100.
+The probe says: leak, HM100, HM108.
 """
 
 from tiny import build, show

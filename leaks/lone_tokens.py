@@ -4,7 +4,7 @@ A rule for borders that reads well, "the position falls", does not see a positio
 Reported: https://github.com/modelscope/ms-swift/issues/9903
 Silent because single tokens are rare, and everything else is right.
 Way out: a step that is not +1 is a border; better, boundaries that are carried and not guessed.
-The probe says: leak, HM100.
+The probe says: leak, HM100, HM110.
 """
 
 import torch

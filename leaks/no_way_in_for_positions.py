@@ -4,7 +4,7 @@ Their forward takes no position_ids, or takes them to the position embedding and
 Reported: https://github.com/huggingface/transformers/issues/32937
 Silent because a collator passes positions to all models alike, and **kwargs swallows what nobody takes.
 Way out: hermetic.seal, which takes the boundaries at the door and unpacks what has no attention interface.
-The probe says: leak, HM100.
+The probe says: leak, HM100, HM108.
 """
 
 from tiny import show

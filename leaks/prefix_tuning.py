@@ -3,7 +3,7 @@
 Reported: https://github.com/huggingface/peft/issues/1093 (virtual tokens and positions)
 Silent because use_cache=False was passed: the cache is the adapter's own. Prompt tuning drops positions, and warns.
 Way out: an adapter inside of the layers, such as LoRA. hermetic.seal refuses prefix tuning.
-The probe says: leak, HM100.
+The probe says: leak, HM100, HM106.
 """
 
 import warnings

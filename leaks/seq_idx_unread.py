@@ -4,7 +4,7 @@ The argument falls into **kwargs. The same happened in patched Falcon-H1, wherev
 Reported: https://github.com/axolotl-ai-cloud/axolotl/pull/3572
 Silent because seq_idx is the right word: the kernels of this family take it under this name.
 Way out: hermetic.seal. It reads seq_idx, and runs these layers document by document.
-The probe says: leak, HM301.
+The probe says: leak, HM301, HM108.
 """
 
 import torch

@@ -4,7 +4,7 @@ No attention mask can stop it. Only the first tokens of a document change.
 Reported: https://github.com/huggingface/transformers/pull/46588
 Silent because an average over all tokens hides the few that change.
 Way out: hermetic.seal, which runs the convolution document by document.
-The probe says: leak, HM302.
+The probe says: leak, HM302, HM108.
 """
 
 from tiny import build, show

@@ -4,7 +4,7 @@ It is called attention and takes an attention_mask; of that mask it reads which 
 Reported: not for packing; axolotl refuses to pack this family, TRL trains it.
 Silent because every argument is accepted, seq_idx and cu_seq_lens included.
 Way out: hermetic.seal, which runs these layers document by document.
-The probe says: leak, HM100.
+The probe says: leak, HM100, HM108.
 """
 
 from tiny import show

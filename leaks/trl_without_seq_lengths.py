@@ -4,7 +4,7 @@ remove_unused_columns, a map, a cache of an older version: the column is lost, a
 Reported: https://github.com/huggingface/trl/issues/3705
 Silent because a missing column is also what rows of one document look like.
 Way out: keep the column (trl_seq_lengths makes it). Boundaries that are missing cannot be sealed back in.
-The probe says: leak, HM100, HM201.
+The probe says: leak, HM100, HM110, HM201.
 """
 
 import torch

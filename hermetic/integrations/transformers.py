@@ -8,7 +8,7 @@ Price: the probe, once: some thirty passes over at most six documents of that ba
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -21,13 +21,14 @@ from transformers.utils import logging
 from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.data import PackedData
+from hermetic.data.feed import collate_packed_rows, documents_of_row
 from hermetic.errors import HermeticError, LeakError, NotPackedError, TrainError
 from hermetic.loss import token_loss
 from hermetic.probe import Guard, LeakReport, guard, probe_call
 from hermetic.probe.guard import OnLeak, check_options
 
-Row = list[dict[str, Any]]
-"""The documents of one row, each with ``input_ids`` and ``labels``."""
+Row = list[dict[str, Any]] | Mapping[str, Any]
+"""The documents of one row, each with ``input_ids`` and ``labels``; or a row of a ``hermetic.data.PackedDataset``."""
 
 
 class RowDataset(Dataset[Row]):
@@ -84,7 +85,11 @@ class PaddedCollator:
 
 def collate_rows(rows: Sequence[Row], **options: Any) -> PackedBatch:
     """All documents of ``rows`` in one batch; options as in ``hermetic.collate``."""
-    return collate([document for row in rows for document in row], **options)
+    packed = [row for row in rows if isinstance(row, Mapping)]
+    if packed and len(packed) == len(rows):
+        return collate_packed_rows(packed, **options)
+    documents = (documents_of_row(row) if isinstance(row, Mapping) else row for row in rows)
+    return collate([document for row in documents for document in row], **options)
 
 
 def packed_token_loss(

@@ -6,9 +6,10 @@ import torch
 
 from hermetic.batch import PackedBatch
 from hermetic.errors import ProbeError
+from hermetic.probe.causes import causes
 from hermetic.probe.instruments import Equivalence, among_equals
 from hermetic.probe.lengthen import Lengthening
-from hermetic.probe.locate import Place, distorted_place, leak_place
+from hermetic.probe.locate import NOWHERE, Place, distorted_place, leak_place
 from hermetic.probe.observe import Observation, restarts
 from hermetic.probe.report import Finding
 from hermetic.probe.subject import Subject
@@ -41,7 +42,15 @@ def leak_findings(subject: Subject, batch: PackedBatch, measured: "Measurements"
         where=place.where,
         way_out=way_out,
     )
-    return [leak, *_causes(measured.observation)]
+    beside = causes(
+        subject,
+        batch,
+        measured.observation,
+        pair=(reached, source),
+        noise_floor=measured.noise_floor,
+        in_a_module=place.where != NOWHERE,
+    )
+    return [leak, *beside]
 
 
 def _kind(place: Place) -> tuple[str, str, str]:
@@ -64,48 +73,6 @@ def _reach(measured: "Measurements") -> tuple[torch.Tensor, str]:
         return measured.influence, "logits"
     assert measured.gradients is not None  # noqa: S101 - a leak was found, so one of the two found it
     return measured.gradients.across.clone().fill_diagonal_(0.0), "gradient"
-
-
-def _causes(observation: Observation | None) -> list[Finding]:
-    """What in the call turned isolation off, as far as the outermost module's arguments tell."""
-    if observation is None:
-        return []
-    found = []
-    mask = observation.attention_mask
-    if mask is not None and bool((mask > 1).any()):
-        found.append(
-            Finding(
-                code="HM103",
-                what="document numbers in a 2-D attention_mask: transformers makes booleans of them",
-                size=float(mask.max()),
-                unit="largest number",
-                where="attention_mask",
-                way_out="Pass document_ids to a sealed model",
-            )
-        )
-    elif mask is not None and bool(mask.bool().all()):
-        found.append(
-            Finding(
-                code="HM101",
-                what="an all-ones attention_mask: transformers then looks for no packed documents",
-                size=float(mask.numel()),
-                unit="ones",
-                where="attention_mask",
-                way_out="Leave it out, or call hermetic.seal(model)",
-            )
-        )
-    if observation.caches:
-        found.append(
-            Finding(
-                code="HM102",
-                what="a cache: transformers then looks for no packed documents",
-                size=1.0,
-                unit="cache",
-                where="use_cache",
-                way_out="Pass use_cache=False, or call hermetic.seal(model)",
-            )
-        )
-    return found
 
 
 def position_findings(observation: Observation | None, batch: PackedBatch) -> list[Finding]:
