@@ -34,10 +34,48 @@ from hermetic.data.sources import find_files, parse_source, read_part, split_int
 TOKENIZER = Path(hermetic.demo.__file__).parent / "tokenizer"
 CAPACITY = 2048
 SAMPLE = 40_000
-WORDS = (
-    "the a small black wagon stood in attic garden where Greta and Tomas put it yesterday because rain came down "
-    "please tell me how many apples are left when three of them were eaten by hungry horse of neighbour today"
-).split()
+WORDS = [
+    "the",
+    "a",
+    "small",
+    "black",
+    "wagon",
+    "stood",
+    "in",
+    "attic",
+    "garden",
+    "where",
+    "Greta",
+    "and",
+    "Tomas",
+    "put",
+    "it",
+    "yesterday",
+    "because",
+    "rain",
+    "came",
+    "down",
+    "please",
+    "tell",
+    "me",
+    "how",
+    "many",
+    "apples",
+    "are",
+    "left",
+    "when",
+    "three",
+    "of",
+    "them",
+    "were",
+    "eaten",
+    "by",
+    "hungry",
+    "horse",
+    "of",
+    "neighbour",
+    "today",
+]
 
 
 def write_conversations(path: Path, count: int) -> None:
@@ -81,6 +119,14 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
+def resident(process: psutil.Process) -> int:
+    """Bytes in memory; 0 of a process that has just ended."""
+    try:
+        return process.memory_info().rss
+    except psutil.NoSuchProcess:
+        return 0
+
+
 @contextmanager
 def peak_memory() -> Iterator[list[int]]:
     """The largest sum of resident bytes of this process's children and what it has gained itself."""
@@ -89,12 +135,7 @@ def peak_memory() -> Iterator[list[int]]:
 
     def watch() -> None:
         while not done.wait(0.02):
-            total = process.memory_info().rss - before
-            for child in process.children(recursive=True):
-                try:
-                    total += child.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue
+            total = process.memory_info().rss - before + sum(map(resident, process.children(recursive=True)))
             found[0] = max(found[0], total)
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -150,7 +191,9 @@ def pack_all(source: Path, out: Path, workers: int, stages: Stages, documents: i
     first = {stage: min(moment for moment, named in marks if named == stage) for _, stage in marks}
     size = source.stat().st_size
     token_bytes = 8 * manifest.tokens_placed
-    stages.add(f"hermetic pack, tokenizing ({workers} workers)", first["planning"] - first["tokenizing"], documents, size)
+    stages.add(
+        f"hermetic pack, tokenizing ({workers} workers)", first["planning"] - first["tokenizing"], documents, size
+    )
     after = end - first["planning"]
     stages.add("hermetic pack, all after tokenizing", after, documents, token_bytes)
     stages.add(f"hermetic pack, end to end ({workers} workers)", end - start, documents, size)
@@ -210,7 +253,9 @@ def peer_end_to_end(source: Path, count: int, folder: Path, stages: Stages) -> f
         return pack_dataset(records.map(tokenize, remove_columns=["messages"]), CAPACITY, "bfd")
 
     seconds, _ = timed(run)
-    return stages.add(f"datasets.map + TRL pack_dataset, end to end, {count:,} (peer)", seconds, count, head.stat().st_size)
+    return stages.add(
+        f"datasets.map + TRL pack_dataset, end to end, {count:,} (peer)", seconds, count, head.stat().st_size
+    )
 
 
 def main() -> None:
@@ -236,7 +281,9 @@ def main() -> None:
         shutil.rmtree(folder)
     table = Table("stage", "seconds", "documents/s", "MB/s", title=f"{options.documents:,} conversations")
     for row in stages.rows:
-        table.add_row(*(str(row[name]) for name in ("stage", "seconds", "documents_per_second", "megabytes_per_second")))
+        table.add_row(
+            *(str(row[name]) for name in ("stage", "seconds", "documents_per_second", "megabytes_per_second"))
+        )
     Console(width=120).print(table)
     result = {
         "documents": options.documents,

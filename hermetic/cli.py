@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, cast
 
 import typer
 from rich.console import Console
@@ -31,6 +31,7 @@ from hermetic.errors import HermeticError, LeakError
 
 if TYPE_CHECKING:
     from hermetic.data import PackProgress
+    from hermetic.data.encode import OnBadRecord, TrainOn
     from hermetic.train import TrainMetrics
 
 app = typer.Typer(
@@ -165,7 +166,9 @@ def plan(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: hermetic pack chats.jsonl more.parquet@0.5 --tokenizer ./model --capacity 4096 --out packed")
+@app.command(
+    epilog="Example: hermetic pack chats.jsonl more.parquet@0.5 --tokenizer ./model --capacity 4096 --out packed"
+)
 @_reports_errors
 def pack(
     sources: Annotated[
@@ -186,9 +189,13 @@ def pack(
     train_on: Annotated[
         str, typer.Option(help="assistant: all that it says; last: its last turn; all: everything.")
     ] = "assistant",
-    on_bad_record: Annotated[str, typer.Option(help="error ends the run at a malformed record, skip counts it.")] = "error",
+    on_bad_record: Annotated[
+        str, typer.Option(help="error ends the run at a malformed record, skip counts it.")
+    ] = "error",
     seed: Annotated[int, typer.Option(help="Of the order of rows and of who shares one.")] = 0,
-    file_format: Annotated[str, typer.Option("--format", help="arrow, mapped into memory, or parquet, smaller.")] = "arrow",
+    file_format: Annotated[
+        str, typer.Option("--format", help="arrow, mapped into memory, or parquet, smaller.")
+    ] = "arrow",
     workers: Annotated[int, typer.Option(help="Processes that tokenize; 0: one for each core.")] = 0,
     engine: Annotated[str, typer.Option(help="local, or ray: on a Ray cluster.")] = "local",
     trust_remote_code: TrustRemoteCode = False,
@@ -210,8 +217,8 @@ def pack(
             capacity=capacity,
             strategy=strategy,
             on_overflow=on_overflow,
-            train_on=train_on,
-            on_bad_record=on_bad_record,
+            train_on=cast("TrainOn", train_on),
+            on_bad_record=cast("OnBadRecord", on_bad_record),
             seed=seed,
             file_format=file_format,
             workers=workers or len(os.sched_getaffinity(0)),

@@ -1,5 +1,6 @@
-"""Several sources, weights, preference pairs and bad records: the ledger adds up and every document tells its origin."""
+"""Several sources, weights, preference pairs and bad records: the ledger adds up, every document tells its origin."""
 
+import itertools
 import json
 
 import numpy as np
@@ -21,7 +22,7 @@ def pack(sources, out, *, capacity=32, **options):
 
 def ids_source(path, first, lengths):
     edges = np.cumsum([first, *lengths]).tolist()
-    records = [{"input_ids": list(range(a, b))} for a, b in zip(edges, edges[1:], strict=False)]
+    records = [{"input_ids": list(range(a, b))} for a, b in itertools.pairwise(edges)]
     return write_jsonl(path, records)
 
 
@@ -32,7 +33,9 @@ def documents_of(folder):
     for row in packed.dataset:
         edges = np.cumsum(row["seq_lengths"])[:-1]
         found += zip(
-            row["source_ids"], row["record_numbers"], (part.tolist() for part in np.split(row["input_ids"], edges)),
+            row["source_ids"],
+            row["record_numbers"],
+            (part.tolist() for part in np.split(row["input_ids"], edges)),
             strict=True,
         )
     return sorted(found)

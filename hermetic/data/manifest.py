@@ -133,7 +133,11 @@ class PackManifest:
         unlisted = {shard.name for shard in self.shards} - set(self.files)
         differing = [shard.name for shard in self.shards if self.files.get(shard.name) != shard.sha256]
         if unlisted or differing:
-            what = f"{sorted(unlisted)} are none of its files" if unlisted else f"{differing} have other checksums than its files"
+            what = (
+                f"{sorted(unlisted)} are none of its files"
+                if unlisted
+                else f"{differing} have other checksums than its files"
+            )
             raise PackedDataError(f"the manifest does not add up: its shards {what}; pack the source again")
 
     @staticmethod

@@ -31,10 +31,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from hermetic.data.encode import OnBadRecord, TrainOn
 from hermetic.data.manifest import PackManifest
 from hermetic.data.run import engines
-from hermetic.data.run.account import make_manifest
+from hermetic.data.run.account import Outcome, make_manifest
 from hermetic.data.run.corpus import Corpus, Draw, draw_units, read_corpus
+from hermetic.data.run.options import PackOptions, TokenizerRef
 from hermetic.data.run.part_files import PartReceipt
 from hermetic.data.run.planning import plan_units
 from hermetic.data.run.shards import ShardReceipt, ShardTask, finished_shard, shard_task, shard_tasks
@@ -75,21 +77,6 @@ class PackProgress:
     tokens: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackOptions:
-    """What decides the rows beside the sources and the tokenizer."""
-
-    capacity: int
-    strategy: str
-    on_overflow: str
-    seed: int | None
-    train_on: str
-    on_bad_record: str
-    file_format: str
-    weights: tuple[float, ...]
-    shard_tokens: int
-
-
 def pack_sources(
     sources: str | os.PathLike[str] | SourceSpec | Sequence[str | os.PathLike[str] | SourceSpec],
     out: str | os.PathLike[str],
@@ -99,8 +86,8 @@ def pack_sources(
     strategy: str = "best_fit_decreasing",
     on_overflow: str = "error",
     seed: int | None = 0,
-    train_on: str = "assistant",
-    on_bad_record: str = "error",
+    train_on: TrainOn = "assistant",
+    on_bad_record: OnBadRecord = "error",
     file_format: str = "arrow",
     workers: int = 1,
     engine: str = "local",
@@ -120,7 +107,7 @@ def pack_sources(
         strategy: as in ``hermetic.plan_rows``.
         on_overflow: as in ``hermetic.plan_rows``; preference pairs are never cut.
         seed: as in ``hermetic.plan_rows``, and of what a fractional weight takes; None keeps the natural order.
-        train_on: ``"assistant"`` supervises all that the assistant says, ``"last"`` its last turn, ``"all"`` everything.
+        train_on: ``"assistant"`` supervises all that the assistant says, ``"last"`` its last turn, ``"all"`` all of it.
         on_bad_record: ``"error"`` ends the run at a malformed record, ``"skip"`` leaves it out and counts it.
         file_format: ``"arrow"``, which is mapped into memory, or ``"parquet"``, which is smaller.
         workers: processes that tokenize, and threads that write rows. Above 1 a script has to start under
@@ -165,20 +152,22 @@ def pack_sources(
         shard_tokens=shard_tokens,
     )
     run = _Run(options, workers=workers, engine=engine, announce=on_progress or (lambda _: None))
-    fingerprint = tokenizer_fingerprint(load_tokenizer(tokenizer, trust_remote_code=trust_remote_code))
+    encoder = TokenizerRef(
+        name=_name_of(tokenizer),
+        trust_remote_code=trust_remote_code,
+        fingerprint=tokenizer_fingerprint(load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)),
+    )
     target = Path(out)
     with working(target) as work:
         run.announce(PackProgress(stage="reading sources"))
         files = find_files(specs, spool=work.spool)
-        tasks = _encode_tasks(
-            files, work, options, _name_of(tokenizer), fingerprint, part_bytes, trust_remote_code=trust_remote_code
-        )
-        identity = _identity(options, tasks, fingerprint)
+        tasks = _encode_tasks(files, work, options, encoder, part_bytes=part_bytes)
+        identity = _identity(options, tasks, encoder)
         if work.published() == identity:
             work.discard()
             return PackManifest.load(target)
         work.prepare()
-        return run.finish(work, files, tasks, identity, fingerprint)
+        return run.finish(work, files, tasks, identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +179,7 @@ class _Run:
     engine: str
     announce: Callable[[PackProgress], None]
 
-    def finish(
-        self, work: WorkFolder, files: list[SourceFile], tasks: list[EncodeTask], identity: str, fingerprint: str
-    ) -> PackManifest:
+    def finish(self, work: WorkFolder, files: list[SourceFile], tasks: list[EncodeTask], identity: str) -> PackManifest:
         """Tokenize, plan, write, and let the folder appear."""
         receipts = self._tokenized(tasks)
         file_of_part = [task.part.file for task in tasks]
@@ -202,7 +189,17 @@ class _Run:
         draw = draw_units(corpus, [file.source for file in files], options.weights, seed=options.seed)
         plan = plan_units(corpus, draw, files, options)
         shards = self._written(work, corpus, draw, plan, identity)
-        manifest = make_manifest(work.rows, corpus, draw, plan, files, options, shards, fingerprint, identity)
+        outcome = Outcome(
+            corpus=corpus,
+            draw=draw,
+            plan=plan,
+            files=tuple(files),
+            options=options,
+            shards=tuple(shards),
+            tokenizer_fingerprint=tasks[0].tokenizer.fingerprint,
+            run=identity,
+        )
+        manifest = make_manifest(work.rows, outcome)
         work.publish(identity)
         return manifest
 
@@ -281,14 +278,7 @@ def _name_of(tokenizer: str | os.PathLike[str]) -> str:
 
 
 def _encode_tasks(
-    files: list[SourceFile],
-    work: WorkFolder,
-    options: PackOptions,
-    tokenizer: str,
-    fingerprint: str,
-    part_bytes: int | None,
-    *,
-    trust_remote_code: bool,
+    files: list[SourceFile], work: WorkFolder, options: PackOptions, tokenizer: TokenizerRef, *, part_bytes: int | None
 ) -> list[EncodeTask]:
     size = part_bytes or max(_PART_BYTES, sum(file.size for file in files) // _MOST_PARTS)
     return [
@@ -296,25 +286,22 @@ def _encode_tasks(
             file=files[part.file],
             part=part,
             tokenizer=tokenizer,
-            trust_remote_code=trust_remote_code,
             train_on=options.train_on,
             on_bad_record=options.on_bad_record,
             folder=str(work.parts.resolve()),
-            key=part_key(
-                files[part.file], part, tokenizer_fingerprint=fingerprint, train_on=options.train_on
-            ),
+            key=part_key(files[part.file], part, tokenizer=tokenizer.fingerprint, train_on=options.train_on),
         )
         for part in split_into_parts(files, part_bytes=size)
     ]
 
 
-def _identity(options: PackOptions, tasks: list[EncodeTask], fingerprint: str) -> str:
+def _identity(options: PackOptions, tasks: list[EncodeTask], tokenizer: TokenizerRef) -> str:
     """The run, by the hash of all that decides its bytes."""
     decided = {
         "options": {name: getattr(options, name) for name in options.__slots__},
         "parts": [task.key for task in tasks],
         "sources": [task.file.source for task in tasks],
-        "tokenizer": fingerprint,
+        "tokenizer": tokenizer.fingerprint,
     }
     return hashlib.sha256(json.dumps(decided).encode()).hexdigest()
 

@@ -1,8 +1,10 @@
 """Everything that happened, added up: the manifest and the files beside the rows."""
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,7 @@ import hermetic
 from hermetic.data.manifest import FORMAT_VERSION, MANIFEST_NAME, PackManifest, Shard, SourceEntry
 from hermetic.data.run.corpus import Corpus, Draw
 from hermetic.data.run.losses import LOSSES_NAME, write_losses
+from hermetic.data.run.options import PackOptions
 from hermetic.data.run.shards import ShardReceipt
 from hermetic.data.run.table import DOCUMENT_COLUMNS, TOKEN_COLUMNS, write_dataset_files
 from hermetic.data.sources import SourceFile, sha256_of_file
@@ -17,50 +20,42 @@ from hermetic.data.statistics import padding_waste
 from hermetic.files import write_text
 from hermetic.plan import Plan
 
-if TYPE_CHECKING:
-    from hermetic.data.pack import PackOptions
-
-__all__ = ["make_manifest"]
+__all__ = ["Outcome", "make_manifest"]
 
 
-def make_manifest(
-    folder: Path,
-    corpus: Corpus,
-    draw: Draw,
-    plan: Plan,
-    files: list[SourceFile],
-    options: "PackOptions",
-    shards: list[ShardReceipt],
-    fingerprint: str,
-    identity: str,
-) -> PackManifest:
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Outcome:
+    """A run whose rows are written."""
+
+    corpus: Corpus
+    draw: Draw
+    plan: Plan
+    files: tuple[SourceFile, ...]
+    options: PackOptions
+    shards: tuple[ShardReceipt, ...]
+    tokenizer_fingerprint: str
+    run: str
+    """The hash of all that decided it."""
+
+
+def make_manifest(folder: Path, outcome: Outcome) -> PackManifest:
     """Write what stands beside the rows, and the manifest last."""
-    names = _public_names(files)
+    corpus, draw, plan, shards = outcome.corpus, outcome.draw, outcome.plan, outcome.shards
+    names = _public_names(outcome.files)
     write_losses(folder, corpus, draw, plan, names)
-    beside = [LOSSES_NAME]
-    if options.file_format == "arrow":
-        kept = DOCUMENT_COLUMNS if corpus.unit_edges is not None else DOCUMENT_COLUMNS[:-1]
-        write_dataset_files(
-            folder, [shard.name for shard in shards], (*TOKEN_COLUMNS, *kept), fingerprint=identity[:16]
-        )
-        beside += ["dataset_info.json", "state.json"]
-    written = {name: sha256_of_file(folder / name) for name in beside} | {one.name: one.sha256 for one in shards}
     placed = _placed_lengths(corpus, draw, plan)
     manifest = PackManifest(
         format_version=FORMAT_VERSION,
         hermetic_version=hermetic.__version__,
-        source_files=tuple(
-            SourceEntry(name=name, weight=float(options.weights[file.source]), sha256=file.sha256, bytes=file.size)
-            for name, file in zip(names, files, strict=True)
-        ),
-        tokenizer_fingerprint=fingerprint,
-        train_on=options.train_on,
+        source_files=_entries(outcome, names),
+        tokenizer_fingerprint=outcome.tokenizer_fingerprint,
+        train_on=outcome.options.train_on,
         capacity=plan.capacity,
         strategy=plan.strategy,
         on_overflow=plan.on_overflow,
-        on_bad_record=options.on_bad_record,
+        on_bad_record=outcome.options.on_bad_record,
         seed=plan.seed,
-        file_format=options.file_format,
+        file_format=outcome.options.file_format,
         **_documents(corpus, draw, plan),
         **_tokens(corpus, draw, plan),
         fragments=_fragments(plan),
@@ -75,13 +70,33 @@ def make_manifest(
         shards=tuple(
             Shard(name=s.name, sha256=s.sha256, rows=s.rows, documents=s.documents, tokens=s.tokens) for s in shards
         ),
-        files=dict(sorted(written.items())),
+        files=_files(folder, outcome),
     )
     write_text(folder / MANIFEST_NAME, manifest.to_json())
     return manifest
 
 
-def _documents(corpus: Corpus, draw: Draw, plan: Plan) -> dict[str, "int | dict[str, int]"]:
+def _entries(outcome: Outcome, names: list[str]) -> tuple[SourceEntry, ...]:
+    weights = outcome.options.weights
+    return tuple(
+        SourceEntry(name=name, weight=float(weights[file.source]), sha256=file.sha256, bytes=file.size)
+        for name, file in zip(names, outcome.files, strict=True)
+    )
+
+
+def _files(folder: Path, outcome: Outcome) -> dict[str, str]:
+    """The SHA-256 of every file; the small ones that ``datasets`` wants are written before."""
+    beside = [LOSSES_NAME]
+    if outcome.options.file_format == "arrow":
+        kept = DOCUMENT_COLUMNS if outcome.corpus.unit_edges is not None else DOCUMENT_COLUMNS[:-1]
+        shards = [shard.name for shard in outcome.shards]
+        write_dataset_files(folder, shards, (*TOKEN_COLUMNS, *kept), fingerprint=outcome.run[:16])
+        beside += ["dataset_info.json", "state.json"]
+    written = {name: sha256_of_file(folder / name) for name in beside}
+    return dict(sorted((written | {shard.name: shard.sha256 for shard in outcome.shards}).items()))
+
+
+def _documents(corpus: Corpus, draw: Draw, plan: Plan) -> dict[str, Any]:
     reasons = Counter(one.reason for receipt in corpus.receipts for one in receipt.skipped)
     pairs = sum(receipt.pairs for receipt in corpus.receipts)
     left_out, dropped = _count(corpus, draw.left_out), _count(corpus, draw.of(plan.dropped.astype(np.int64)))
@@ -99,7 +114,7 @@ def _documents(corpus: Corpus, draw: Draw, plan: Plan) -> dict[str, "int | dict[
     }
 
 
-def _tokens(corpus: Corpus, draw: Draw, plan: Plan) -> dict[str, int]:
+def _tokens(corpus: Corpus, draw: Draw, plan: Plan) -> dict[str, Any]:
     read = int(corpus.offsets[-1])
     left_out = int(corpus.unit_lengths[draw.left_out].sum())
     drawn = int(plan.lengths.sum(dtype=np.int64))
@@ -137,11 +152,11 @@ def _fragments(plan: Plan) -> int:
     return int((plan.fragments.length < plan.lengths[plan.fragments.document]).sum())
 
 
-def _public_names(files: list[SourceFile]) -> list[str]:
+def _public_names(files: Sequence[SourceFile]) -> list[str]:
     """File names with as many of their folders as tell them apart.
 
     Example:
-        ``/data/a/x.jsonl`` and ``/data/b/x.jsonl`` are ``a/x.jsonl`` and ``b/x.jsonl``; alone, the first is ``x.jsonl``.
+        ``/data/a/x.jsonl`` and ``/data/b/x.jsonl`` are ``a/x.jsonl`` and ``b/x.jsonl``; alone, one is ``x.jsonl``.
     """
     split = [PurePath(file.name).parts or (file.name,) for file in files]
     depth = 1

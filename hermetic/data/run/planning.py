@@ -1,22 +1,18 @@
 """The plan of a corpus: one for all of it, from lengths alone."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from hermetic.data.run.corpus import Corpus, Draw
+from hermetic.data.run.options import PackOptions
 from hermetic.data.run.part_files import open_part
 from hermetic.data.sources import SourceFile
 from hermetic.errors import DataError, DocumentTooLongError
 from hermetic.plan import Plan, plan_rows
 
-if TYPE_CHECKING:
-    from hermetic.data.pack import PackOptions
-
 __all__ = ["place_of", "plan_units"]
 
 
-def plan_units(corpus: Corpus, draw: Draw, files: list[SourceFile], options: "PackOptions") -> Plan:
+def plan_units(corpus: Corpus, draw: Draw, files: list[SourceFile], options: PackOptions) -> Plan:
     """Plan the units that were drawn.
 
     Raises:
@@ -46,7 +42,7 @@ def plan_units(corpus: Corpus, draw: Draw, files: list[SourceFile], options: "Pa
     return plan
 
 
-def _check_pairs(corpus: Corpus, draw: Draw, files: list[SourceFile], options: "PackOptions") -> None:
+def _check_pairs(corpus: Corpus, draw: Draw, files: list[SourceFile], options: PackOptions) -> None:
     """A pair that is cut is no pair: nobody could compare what is left of its answers."""
     if corpus.unit_edges is None:
         return
@@ -62,7 +58,9 @@ def _check_pairs(corpus: Corpus, draw: Draw, files: list[SourceFile], options: "
         )
 
 
-def _place(corpus: Corpus, draw: Draw, files: list[SourceFile], wrong: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> str:
+def _place(
+    corpus: Corpus, draw: Draw, files: list[SourceFile], wrong: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+) -> str:
     """Source and record of the first of the drawn units that is wrong."""
     unit = draw.of(np.array([int(np.argmax(wrong))]))
     return place_of(corpus, files, int(corpus.documents_of_units(unit)[0][0]))

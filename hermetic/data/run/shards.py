@@ -210,8 +210,8 @@ def _gather(task: ShardTask) -> dict[str, npt.NDArray[Any]]:
     return columns
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # several shards are gathered at a time
-def _copy(
+@njit(cache=True, nogil=True)  # several shards are gathered at a time
+def _copy(  # noqa: PLR0917 - compiled code takes no keywords
     tokens: Int32Array,
     labels: Int32Array,
     starts: IndexArray,

@@ -76,7 +76,9 @@ def _batches(columns: dict[str, npt.NDArray[Any]], documents_per_row: IndexArray
             edges = (token_edges if name in TOKEN_COLUMNS else document_edges)[first : stop + 1]
             offsets = pa.array((edges - edges[0]).astype(np.int32))
             arrays.append(pa.ListArray.from_arrays(offsets, pa.array(values[edges[0] : edges[-1]])))
-        yield pa.record_batch([array.cast(kind.type) for array, kind in zip(arrays, schema, strict=True)], schema=schema)
+        yield pa.record_batch(
+            [array.cast(kind.type) for array, kind in zip(arrays, schema, strict=True)], schema=schema
+        )
         first = stop
 
 
@@ -93,7 +95,7 @@ def _features(names: tuple[str, ...]) -> dict[str, Any]:
 def write_dataset_files(folder: Path, shards: list[str], columns: tuple[str, ...], *, fingerprint: str) -> None:
     """Write the two small files beside Arrow shards that let ``datasets.load_from_disk`` open the folder."""
     info = {"citation": "", "description": "", "features": _features(columns), "homepage": "", "license": ""}
-    state = {
+    state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in shards],
         "_fingerprint": fingerprint,
         "_format_columns": None,

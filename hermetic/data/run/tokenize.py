@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import hermetic
-from hermetic.data.encode import encode_part
+from hermetic.data.encode import OnBadRecord, TrainOn, encode_part
+from hermetic.data.run.options import TokenizerRef
 from hermetic.data.run.part_files import PartReceipt, finished_receipt, write_part
 from hermetic.data.sources import Part, SourceFile, read_part
 from hermetic.data.tokenizer import load_tokenizer
@@ -28,22 +29,21 @@ class EncodeTask:
 
     file: SourceFile
     part: Part
-    tokenizer: str
-    trust_remote_code: bool
-    train_on: str
-    on_bad_record: str
+    tokenizer: TokenizerRef
+    train_on: TrainOn
+    on_bad_record: OnBadRecord
     folder: str
     key: str
 
 
-def part_key(file: SourceFile, part: Part, *, tokenizer_fingerprint: str, train_on: str) -> str:
-    """A name for what a part becomes: the hash of all that decides it."""
+def part_key(file: SourceFile, part: Part, *, tokenizer: str, train_on: str) -> str:
+    """A name for what a part becomes: the hash of all that decides it; ``tokenizer`` is a fingerprint."""
     identity = {
         "format": _PART_FORMAT,
         "version": hermetic.__version__,
         "file": [file.name, file.kind, file.sha256],
         "part": [part.start, part.stop, part.first_number],
-        "tokenizer": tokenizer_fingerprint,
+        "tokenizer": tokenizer,
         "train_on": train_on,
     }
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
@@ -67,7 +67,7 @@ def encode_task(task: EncodeTask) -> PartReceipt:
     """
     encoded = encode_part(
         read_part(task.file, task.part),
-        tokenizer=_tokenizer(task.tokenizer, trust_remote_code=task.trust_remote_code),
+        tokenizer=_loaded(task.tokenizer),
         train_on=task.train_on,
         on_bad_record=task.on_bad_record,
     )
@@ -75,5 +75,5 @@ def encode_task(task: EncodeTask) -> PartReceipt:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(name: str, *, trust_remote_code: bool) -> Any:
-    return load_tokenizer(name, trust_remote_code=trust_remote_code)
+def _loaded(tokenizer: TokenizerRef) -> Any:
+    return load_tokenizer(tokenizer.name, trust_remote_code=tokenizer.trust_remote_code)
