@@ -262,15 +262,50 @@ def _pack_bar(*, quiet: bool) -> Iterator[Callable[["PackProgress"], None]]:
         yield tell
 
 
-@app.command(epilog="Example: hermetic inspect packed")
+@app.command(epilog="Example: hermetic inspect packed --show 3 --tokenizer ./model")
 @_reports_errors
 def inspect(
-    folder: Annotated[Path, typer.Argument(help="A folder that `hermetic pack` made.")], *, as_json: AsJson = False
+    folder: Annotated[Path, typer.Argument(help="A folder that `hermetic pack` made.")],
+    *,
+    show: Annotated[int | None, typer.Option(help="Show so many rows, drawn with the seed, token by token.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Audit it and print every law with its result.")] = False,
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="Find near-duplicate documents and those that share a row.")
+    ] = False,
+    threshold: Annotated[float, typer.Option(help="Similarity from which on documents are near-duplicates.")] = 0.8,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder or hub id of the tokenizer that made the rows; without, ids.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the rows to show and of the search for duplicates.")] = 0,
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
 ) -> None:
     """Verify a packed folder and show what it holds.
 
-    The exit code is 1 when packing it lost tokens.
+    The exit code is 1 when packing it lost tokens, when --check finds damage and when --duplicates finds a pair.
     """
+    if (show is not None) + check + duplicates > 1:
+        raise typer.BadParameter("give one of --show, --check and --duplicates at a time")
+    source = _Tokenizer(name=tokenizer, trust_remote_code=trust_remote_code)
+    if show is not None:
+        _inspect_rows(folder, show, source, seed=seed, as_json=as_json)
+    elif check:
+        _inspect_laws(folder, source, as_json=as_json)
+    elif duplicates:
+        _inspect_duplicates(folder, threshold, source, seed=seed, as_json=as_json)
+    else:
+        _inspect_counts(folder, as_json=as_json)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Tokenizer:
+    """How the command names one."""
+
+    name: str | None
+    trust_remote_code: bool
+
+
+def _inspect_counts(folder: Path, *, as_json: bool) -> None:
     from hermetic.data import inspect_packed, render
 
     summary = inspect_packed(folder)
@@ -280,6 +315,76 @@ def inspect(
         _out.print(render(summary))
     if summary.manifest.tokens_lost:
         raise typer.Exit(1)
+
+
+def _inspect_rows(folder: Path, rows: int, tokenizer: _Tokenizer, *, seed: int, as_json: bool) -> None:
+    from hermetic.data import RenderedRows, show_packed
+
+    code = tokenizer.trust_remote_code
+    shown = show_packed(folder, rows=rows, tokenizer=tokenizer.name, seed=seed, trust_remote_code=code)
+    if as_json:
+        sys.stdout.write(shown.to_json())
+    else:
+        _out.print(RenderedRows(shown=shown))
+
+
+def _inspect_laws(folder: Path, tokenizer: _Tokenizer, *, as_json: bool) -> None:
+    from hermetic.data import check_packed, render_check
+
+    with _stages(quiet=as_json) as on_stage:
+        on_stage("verifying the folder")
+        report = check_packed(folder, tokenizer=tokenizer.name, trust_remote_code=tokenizer.trust_remote_code)
+    if as_json:
+        sys.stdout.write(report.to_json())
+    else:
+        _out.print(render_check(report))
+    if not report.sound:
+        raise typer.Exit(1)
+
+
+def _inspect_duplicates(folder: Path, threshold: float, tokenizer: _Tokenizer, *, seed: int, as_json: bool) -> None:
+    from hermetic.data import find_duplicates, render_duplicates
+
+    with _stages(quiet=as_json) as on_stage:
+        report = find_duplicates(
+            folder,
+            threshold=threshold,
+            tokenizer=tokenizer.name,
+            seed=seed,
+            trust_remote_code=tokenizer.trust_remote_code,
+            on_stage=on_stage,
+        )
+    if as_json:
+        sys.stdout.write(report.to_json())
+    else:
+        _out.print(render_duplicates(report))
+    if report.pairs:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: hermetic export packed --to megatron --out for-bridge")
+@_reports_errors
+def export(
+    folder: Annotated[Path, typer.Argument(help="A folder that `hermetic pack` made.")],
+    *,
+    to: Annotated[str, typer.Option(help="trl, parquet, megatron, mosaic or tokens.")],
+    out: Annotated[Path, typer.Option(help="New folder for the rows in that form.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write packed rows in a form that another trainer reads.
+
+    trl is a data set for SFTTrainer, megatron the packed Parquet of Megatron-Bridge and NeMo, mosaic shards of MosaicML
+    Streaming, parquet every column, tokens plain NumPy arrays.
+    """
+    from hermetic.data import export_packed, render_export
+
+    with _stages(quiet=as_json) as on_stage:
+        on_stage("verifying the folder")
+        summary = export_packed(folder, out, to=to, on_rows=lambda rows: on_stage(f"{rows:,} rows written"))
+    if as_json:
+        sys.stdout.write(summary.to_json())
+    else:
+        _out.print(render_export(summary, str(out)), soft_wrap=True)
 
 
 @app.command(epilog="Example: hermetic probe ./model --seal")

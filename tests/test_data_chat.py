@@ -6,13 +6,27 @@ import transformers
 from data_helpers import CHAT, DEMO_TOKENIZER, PLAIN_TEMPLATE, demo_tokenizer, tokenizer_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizer_helpers import (
+    KINDS,
+    LINES_TEMPLATE,
+    MARKED_TEMPLATE,
+    PROSE_TEMPLATE,
+    UNMARKED_LINES_TEMPLATE,
+    UNMARKED_PROSE_TEMPLATE,
+    UNMARKED_TEMPLATE,
+    chats,
+    small_tokenizer,
+)
 
-from hermetic.data import load_tokenizer
 from hermetic.constants import IGNORE_INDEX
+from hermetic.data import load_tokenizer
 from hermetic.data.chat import ChatEncoder
 from hermetic.data.encoder import TextEncoder
-from hermetic.data.records import ChatRecord
-from hermetic.errors import DataError, TemplateError
+from hermetic.data.records import ChatRecord, parse_record
+from hermetic.data.rendering import Renderer, Whole
+from hermetic.data.sources import SourceRecord
+from hermetic.data.spans import EndOfTurn, spans_of_tokens
+from hermetic.errors import DataError, RecordError, TemplateError
 
 MARKED = "{%- generation -%}"
 DEMO_TEMPLATE = demo_tokenizer().chat_template
@@ -151,8 +165,10 @@ def test_an_answer_of_tool_calls_reaches_the_template_without_content(tmp_path):
     )
     tokenizer = with_template(tmp_path, template)
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+    values = {"messages": [{"role": "user", "content": "hi"}, call]}
+    record = parse_record(SourceRecord(where="chats.jsonl:1", number=1, values=values), vocabulary=10)
 
-    tokens, _ = encode_chats([chat([{"role": "user", "content": "hi"}, call])], tokenizer)[0]
+    tokens, _ = encode_chats([record], tokenizer)[0]
 
     assert tokenizer.decode(tokens) == "<|user|>hi<|end|><|assistant|>add<|end|>"
 
@@ -230,3 +246,246 @@ def test_the_demo_tokenizer_is_found_where_the_package_ships_it():
         "tokenizer.json",
         "tokenizer_config.json",
     ]
+
+
+def tokens_that_touch(offsets, spans):
+    """The definition: a token is in a span if one of its characters is."""
+    return [any(start < stop and end > begin for begin, stop in spans) for start, end in offsets]
+
+
+def rendered_and_encoded(messages, tokenizer):
+    encoder = TextEncoder(tokenizer)
+    record = chat(messages)
+    (rendered,) = Renderer(encoder).render([record], marked=True)
+    (encoding,) = encoder.encodings(["here"], [rendered.text])
+    return Whole(chat=record, text=rendered.text, marked=rendered.marked, ids=encoding.ids, encoding=encoding)
+
+
+@pytest.mark.parametrize("template", [MARKED_TEMPLATE, LINES_TEMPLATE, PROSE_TEMPLATE], ids=["end", "lines", "prose"])
+@pytest.mark.parametrize("kind", KINDS)
+@given(messages=chats())
+@settings(max_examples=25, deadline=None)
+def test_marked_characters_become_exactly_the_tokens_that_touch_them(kind, template, messages):
+    tokenizer = small_tokenizer(kind, template)
+    whole = rendered_and_encoded(messages, tokenizer)
+    public = tokenizer(whole.text, add_special_tokens=False, return_offsets_mapping=True)
+
+    mask = np.zeros(len(whole.ids), dtype=bool)
+    for start, stop in spans_of_tokens(whole):
+        mask[start:stop] = True
+
+    assert whole.ids == public["input_ids"]
+    assert mask.tolist() == tokens_that_touch(public["offset_mapping"], whole.marked)
+
+
+def test_the_check_of_marked_characters_sees_a_span_that_is_one_character_off():
+    tokenizer = small_tokenizer("byte-level", MARKED_TEMPLATE)
+    whole = rendered_and_encoded(turns("hi", "yes"), tokenizer)
+    ((start, stop),) = whole.marked
+
+    assert tokens_that_touch(whole.encoding.offsets, [(start, stop)]) != tokens_that_touch(
+        whole.encoding.offsets, [(start - 1, stop)]
+    )
+
+
+@given(messages=chats())
+@settings(max_examples=60, deadline=None)
+def test_tokens_and_mask_are_those_of_apply_chat_template(messages):
+    expected = demo_tokenizer().apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+
+    tokens, mask = encode_chats([chat(messages)], demo_tokenizer())[0]
+
+    assert tokens.tolist() == expected["input_ids"]
+    assert mask.tolist() == [bool(entry) for entry in expected["assistant_masks"]]
+
+
+def by_tokenizing_every_prefix(encoder):
+    encoder._prefixes._cutting = {}
+    return encoder
+
+
+@pytest.mark.parametrize(
+    "template", [UNMARKED_TEMPLATE, UNMARKED_LINES_TEMPLATE, UNMARKED_PROSE_TEMPLATE], ids=["end", "lines", "prose"]
+)
+@pytest.mark.parametrize("kind", KINDS)
+@given(messages=chats())
+@settings(max_examples=25, deadline=None)
+def test_answers_found_at_special_tokens_are_those_that_tokenizing_every_prefix_finds(kind, template, messages):
+    encoder = TextEncoder(small_tokenizer(kind, template))
+
+    (quick,) = ChatEncoder(encoder).encode([chat(messages)], "assistant")
+    (slow,) = by_tokenizing_every_prefix(ChatEncoder(encoder)).encode([chat(messages)], "assistant")
+
+    if isinstance(slow, DataError):
+        assert str(quick) == str(slow)
+    else:
+        assert quick.input_ids.tolist() == slow.input_ids.tolist()
+        assert quick.labels.tolist() == slow.labels.tolist()
+
+
+def texts_tokenized(encoder, record, monkeypatch):
+    texts = []
+    tokenize = TextEncoder.token_ids
+    monkeypatch.setattr(
+        TextEncoder, "token_ids", lambda self, names, given: texts.extend(given) or tokenize(self, names, given)
+    )
+    encoder.encode([record], "assistant")
+    monkeypatch.undo()
+    return [text for text in texts if "hi" in text]
+
+
+def test_no_prefix_is_tokenized_where_special_tokens_tell(monkeypatch):
+    encoder = TextEncoder(small_tokenizer("byte-level", UNMARKED_LINES_TEMPLATE))
+    record = chat(turns("hi", "yes", "ok", "no"))
+
+    assert texts_tokenized(ChatEncoder(encoder), record, monkeypatch) == []
+    # The end of the last answer is not the end of the text: a line break follows it.
+    assert len(texts_tokenized(by_tokenizing_every_prefix(ChatEncoder(encoder)), record, monkeypatch)) == 3
+
+
+def test_an_answer_that_merges_with_the_header_before_it_is_refused():
+    tokenizer = small_tokenizer("byte-level", UNMARKED_LINES_TEMPLATE)
+    expected = "the prompt before message 1 is not how the whole .*; expected .* first characters do not merge with"
+
+    with pytest.raises(TemplateError, match=expected) as caught:
+        encode_chats([chat(turns("hi", "\n\nyes"))], tokenizer)
+
+    assert caught.value.reason == "template_rewrites"
+
+
+@pytest.mark.parametrize("template", [LINES_TEMPLATE, UNMARKED_LINES_TEMPLATE], ids=["markers", "rendering"])
+@given(messages=chats(contents=st.text("abc ", min_size=1, max_size=6)))
+@settings(max_examples=40, deadline=None)
+def test_on_last_the_supervised_tokens_are_the_last_run_of_those_of_all_answers(template, messages):
+    tokenizer = small_tokenizer("byte-level", template)
+
+    ((tokens, every),) = encode_chats([chat(messages)], tokenizer)
+    ((same, last),) = encode_chats([chat(messages)], tokenizer, "last")
+
+    begins = np.flatnonzero(every & ~np.roll(every, 1))
+    assert tokens.tolist() == same.tolist()
+    assert len(begins) == sum(message["role"] == "assistant" for message in messages)
+    assert last.tolist() == (every & (np.arange(len(tokens)) >= begins[-1])).tolist()
+
+
+@given(messages=chats(answered=False))
+@settings(max_examples=30, deadline=None)
+def test_on_all_every_token_but_the_first_is_supervised_with_answers_and_without(messages):
+    ((_, mask),) = encode_chats([chat(messages)], demo_tokenizer(), "all")
+
+    assert mask.tolist() == [False] + [True] * (len(mask) - 1)
+
+
+@pytest.mark.parametrize("template", [MARKED_TEMPLATE, UNMARKED_TEMPLATE], ids=["markers", "rendering"])
+def test_answers_before_the_first_wanted_message_are_context(template):
+    tokenizer = small_tokenizer("byte-level", template)
+    record = ChatRecord(where="chats.jsonl:1", messages=turns("hi", "yes", "ok", "no", "so", "go"), first=2)
+
+    assert supervised_text(tokenizer, encode_chats([record], tokenizer)[0]) == "no<|end|>go<|end|>"
+    assert supervised_text(tokenizer, encode_chats([record], tokenizer, "last")[0]) == "go<|end|>"
+
+
+def test_an_answer_of_several_marked_pieces_is_one_answer_on_last(tmp_path):
+    template = (
+        "{%- for m in messages -%}{{- '<|' + m['role'] + '|>' -}}{%- if m['role'] == 'assistant' -%}"
+        "{%- generation -%}{{- m['thought'] -}}{%- endgeneration -%}{{- ':' -}}"
+        "{%- generation -%}{{- m['content'] + '<|end|>' -}}{%- endgeneration -%}"
+        "{%- else -%}{{- m['content'] + '<|end|>' -}}{%- endif -%}{%- endfor -%}"
+    )
+    tokenizer = with_template(tmp_path, template)
+    messages = [message | {"thought": "so"} for message in turns("hi", "yes", "ok", "no")]
+
+    assert supervised_text(tokenizer, encode_chats([chat(messages)], tokenizer, "last")[0]) == "sono<|end|>"
+
+
+def test_a_marked_template_that_rewrites_earlier_turns_is_refused_only_where_that_matters(tmp_path):
+    forgetful = MARKED_TEMPLATE.replace(
+        "message['content'] + '<|end|>' -}}{%- endgen",
+        "(message['content'] if loop.last else 'cut') + '<|end|>' -}}{%- endgen",
+    )
+    tokenizer = with_template(tmp_path, forgetful.replace("if message['role']", "if true or message['role']"))
+    records = [chat(turns("hi", "yes"), line=1), chat(turns("hi", "thinking", "ok", "no"), line=2)]
+
+    outcomes = ChatEncoder(TextEncoder(tokenizer)).encode(records, "last")
+
+    assert [isinstance(outcome, DataError) for outcome in outcomes] == [False, True]
+    assert "chats.jsonl:2: the conversation before message 3 is not how the whole" in str(outcomes[1])
+    assert outcomes[1].reason == "template_rewrites"
+    assert len(encode_chats(records, tokenizer)) == 2
+
+
+def test_a_refused_conversation_costs_no_other():
+    tokenizer = small_tokenizer(
+        "byte-level", "{{- raise_exception('no') if messages | length == 3 -}}" + MARKED_TEMPLATE
+    )
+    records = [chat(turns(*["hi"] * count), line=count) for count in (2, 3, 4)]
+
+    outcomes = ChatEncoder(TextEncoder(tokenizer)).encode(records, "assistant")
+
+    assert [getattr(outcome, "reason", None) for outcome in outcomes] == [None, "template_refused", None]
+
+
+def test_a_conversation_without_an_answer_is_an_error_unless_all_is_trained():
+    messages = [{"role": "user", "content": "hi"}]
+
+    with pytest.raises(
+        RecordError, match=r"chats\.jsonl:1: the conversation has no assistant turn among its 1"
+    ) as caught:
+        encode_chats([chat(messages)], demo_tokenizer())
+
+    assert caught.value.reason == "no_assistant"
+
+
+def test_half_a_surrogate_in_a_key_that_only_the_template_reads_is_an_error(tmp_path):
+    tokenizer = with_template(
+        tmp_path, MARKED_TEMPLATE.replace("message['content']", "message['content'] + message['x']")
+    )
+    messages = [message | {"x": "\udc00"} for message in turns("hi", "yes")]
+
+    with pytest.raises(RecordError, match="the rendered conversation holds half of a surrogate pair") as caught:
+        encode_chats([chat(messages)], tokenizer)
+
+    assert caught.value.reason == "not_unicode"
+
+
+END = EndOfTurn(lead=[9], closing=frozenset({2}), blank=frozenset({9}))
+
+
+@pytest.mark.parametrize(
+    ("ids", "span", "expected"),
+    [
+        ([5, 6, 2, 9, 7], (1, 2), (1, 3)),
+        ([5, 6, 2, 9, 7], (1, 3), (1, 3)),
+        ([5, 6, 2, 9, 7], (1, 4), (1, 3)),
+        ([5, 6, 9, 2, 9, 7], (1, 2), (1, 4)),
+        ([5, 6, 9, 7], (1, 2), (1, 2)),
+        ([5, 6, 9, 9, 7], (1, 4), (1, 4)),
+        ([5, 6, 2, 2, 7], (1, 2), (1, 4)),
+        ([5, 2, 9, 6, 2], (1, 4), (1, 5)),
+        ([5, 2, 7], (1, 1), (1, 2)),
+        ([5, 6], (1, 2), (1, 2)),
+    ],
+    ids=[
+        "closing after",
+        "closing inside",
+        "blank inside",
+        "closing after a blank",
+        "blank but no closing",
+        "blanks of its own",
+        "two closings",
+        "closing within the content",
+        "empty answer",
+        "end of the text",
+    ],
+)
+def test_an_answer_ends_with_the_closing_tokens_that_follow_it(ids, span, expected):
+    assert END.up_to_end(ids, span) == expected
+
+
+def test_the_end_of_a_turn_is_read_off_a_trial_in_its_order():
+    newline = demo_tokenizer()("\n")["input_ids"]
+    ids = demo_tokenizer()("<|user|>a<|assistant|>b\n<|end|>\n")["input_ids"]
+
+    assert EndOfTurn.from_trial(ids, demo_tokenizer()) == EndOfTurn(
+        lead=newline, closing=frozenset({demo_tokenizer().eos_token_id}), blank=frozenset(newline)
+    )

@@ -1,8 +1,11 @@
 """Shapes of records: exactly one, well formed, or an error with file, line, offender and way out."""
 
 import re
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hermetic.data.records import ChatRecord, PairRecord, TextRecord, parse_record
 from hermetic.data.sources import SourceRecord
@@ -47,7 +50,7 @@ def test_tools_and_further_keys_of_a_message_are_kept_for_the_template():
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
     record = parse({"messages": [USER, call], "tools": [{"name": "add"}]})
 
-    assert record.messages[1] == call
+    assert record.messages[1] == {"role": "assistant", "tool_calls": [{"name": "add"}]}
     assert record.tools == [{"name": "add"}]
 
 
@@ -58,11 +61,11 @@ def test_an_attention_mask_of_ones_says_nothing_and_is_allowed():
 BAD_RECORDS = {
     "no shape": (
         {"question": "a", "answer": "b"},
-        r"the keys \['answer', 'question'\] are not exactly one known shape; expected messages \| prompt",
+        r"the keys \['answer', 'question'\] are not exactly one known shape, expected messages \| conversations",
     ),
     "two shapes": (
         {"text": "a", "messages": [USER, ANSWER]},
-        r"the keys \['messages', 'text'\] are not exactly one",
+        r"the keys \['messages', 'text'\] fit 2 shapes \(messages; text\), expected messages \| conversations",
     ),
     "half a shape": ({"prompt": "a"}, r"the keys \['prompt'\] are not exactly one"),
     "labels of a text": ({"text": "a", "labels": [1]}, r"the keys \['labels', 'text'\] are not exactly one"),
@@ -70,16 +73,12 @@ BAD_RECORDS = {
         {"input_ids": [1], "labels": [1], "loss_mask": [1]},
         "both 'labels' and 'loss_mask', expected one of them",
     ),
-    "empty messages": ({"messages": []}, "'messages' is empty, expected a list of at least one message"),
-    "messages not a list": ({"messages": "hi"}, "'messages' is a str, expected a list"),
-    "message not an object": ({"messages": ["hi"]}, "message 0 is a str, expected an object"),
+    "empty messages": ({"messages": []}, "'messages' is empty, expected a document with at least one token"),
+    "messages not a list": ({"messages": "hi"}, "'messages' is a string, expected a list"),
+    "message not an object": ({"messages": ["hi"]}, "message 0 is a string, expected an object"),
     "unknown role": (
         {"messages": [USER, {"role": "bot", "content": "x"}]},
         "message 1 has the unknown role 'bot', expected one of system, user, assistant, tool",
-    ),
-    "no assistant turn": (
-        {"messages": [USER, USER]},
-        "the conversation has no assistant turn among its 2 messages",
     ),
     "content not a string": (
         {"messages": [{"role": "user", "content": [{"type": "text"}]}, ANSWER]},
@@ -87,10 +86,10 @@ BAD_RECORDS = {
     ),
     "content missing": (
         {"messages": [USER, {"role": "assistant"}]},
-        "'content' is a NoneType, expected a string",
+        "'content' is null, expected a string",
     ),
-    "half a surrogate": ({"text": "ab\ud800"}, "'text' holds half of a surrogate pair at character 2"),
-    "prompt not a string": ({"prompt": [USER], "completion": "b"}, "'prompt' is a list, expected a string"),
+    "half a surrogate": ({"text": "ab\ud800"}, r"'text' holds half of a surrogate pair, '\\ud800', at character 2"),
+    "prompt not a string": ({"prompt": 3, "completion": "b"}, "'prompt' is a int, expected a string"),
     "empty completion": (
         {"prompt": "a", "completion": ""},
         "'completion' is empty, expected a document with at",
@@ -98,7 +97,7 @@ BAD_RECORDS = {
     "empty text": ({"text": ""}, "'text' is empty, expected a document with at least one token"),
     "text not a string": ({"text": 3}, "'text' is a int, expected a string"),
     "no tokens": ({"input_ids": []}, "'input_ids' is empty, expected a document with at least one token"),
-    "ids not a list": ({"input_ids": "123"}, "'input_ids' is a str, expected a list of integers"),
+    "ids not a list": ({"input_ids": "123"}, "'input_ids' is a string, expected a list of integers"),
     "ids not integers": ({"input_ids": [1, 2.0]}, r"input_ids\[1\] is 2\.0, a float, expected an integer"),
     "ids boolean": ({"input_ids": [1, True]}, r"input_ids\[1\] is True, a bool, expected an integer"),
     "negative id": ({"input_ids": [1, -1]}, r"input_ids\[1\] is -1, expected 0 to 9; check which tokenizer"),
@@ -138,3 +137,60 @@ def test_a_malformed_record_names_its_place_its_fault_and_what_was_expected(valu
 
 def test_the_largest_id_of_the_vocabulary_is_allowed():
     assert parse({"input_ids": [9, 0]}).input_ids.tolist() == [9, 0]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 12) | st.floats(allow_nan=True) | st.text(max_size=3),
+    lambda values: (
+        st.lists(values, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "from", "value", "tool_calls"]), values, max_size=3)
+    ),
+    max_leaves=6,
+)
+KEYS = [
+    *("messages", "conversations", "prompt", "completion", "text", "input_ids", "labels", "loss_mask"),
+    *("instruction", "input", "output", "history", "system", "tools", "chosen", "rejected", "label", "attention_mask"),
+]
+SHAPES = [
+    *(["messages"], ["conversations"], ["prompt", "completion"], ["text"], ["input_ids"], ["input_ids", "labels"]),
+    *(["input_ids", "loss_mask"], ["instruction", "output"], ["chosen", "rejected"], ["prompt", "chosen", "rejected"]),
+]
+REASONS = {
+    *("already_packed", "bad_history", "bad_tool_call", "bad_tools", "empty", "lengths_differ", "mixed_kinds"),
+    *("no_preference", "no_shape", "not_a_list", "not_a_message", "not_a_string", "not_integers", "not_unicode"),
+    *("out_of_range", "prompt_twice", "prompts_differ", "two_shapes", "two_systems", "unknown_role"),
+    "unpaired_preference",
+}
+
+
+def place_and_reason(values):
+    """Where the record or its error says that it is from, and the error's reason."""
+    try:
+        return parse(values).where, None
+    except RecordError as error:
+        return str(error)[: len("chats.jsonl:7")], error.reason
+
+
+@given(shape=st.sampled_from(SHAPES), beside=st.dictionaries(st.sampled_from(KEYS), JSON, max_size=2), data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_whatever_the_values_are_a_record_is_parsed_or_refused_with_place_and_reason(shape, beside, data):
+    where, reason = place_and_reason(beside | {key: data.draw(JSON) for key in shape})
+
+    assert where == "chats.jsonl:7"
+    assert reason is None or reason in REASONS
+
+
+def test_every_reason_is_in_the_documentation():
+    page = (Path(__file__).parents[1] / "docs" / "documents.md").read_text(encoding="utf-8")
+    others = {"no_assistant", "template_refused", "template_rewrites", "begins_with_assistant", "tokenizer_refused"}
+
+    assert {reason for reason in REASONS | others if f"`{reason}`" not in page} == set()
+
+
+def test_the_reasons_here_are_all_those_of_the_code():
+    data = Path(__file__).parents[1] / "hermetic" / "data"
+    files = [*(data / "shapes").glob("*.py"), data / "records.py"]
+    found = {reason for path in files for reason in re.findall(r'reason="(\w+)"', path.read_text(encoding="utf-8"))}
+    found |= {"two_shapes", "no_shape"}
+
+    assert found == REASONS

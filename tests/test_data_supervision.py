@@ -8,7 +8,9 @@ import transformers
 from data_helpers import CHAT, DEMO_TOKENIZER, demo_tokenizer, tokenizer_folder
 
 from hermetic.data import load_tokenizer, tokenizer_fingerprint
-from hermetic.data.records import ChatRecord, PairRecord, TextRecord, TokenRecord
+from hermetic.data.encode import encode_part
+from hermetic.data.records import ChatRecord, PairRecord, TextRecord, TokenRecord, parse_record
+from hermetic.data.sources import SourceRecord
 from hermetic.data.supervision import RecordEncoder
 from hermetic.errors import DataError, MissingDependencyError, RecordError
 
@@ -107,7 +109,7 @@ def test_given_tokens_and_labels_stay_but_for_the_first_label_and_the_record_its
 
 
 def test_records_of_mixed_shapes_come_back_in_their_order():
-    chat = ChatRecord(where=WHERE, messages=CHAT["messages"], tools=None)
+    chat = ChatRecord(where=WHERE, messages=CHAT["messages"])
     tokens = TokenRecord(where=WHERE, input_ids=np.array([9], np.int32), labels=np.array([9], np.int32))
     records = [text("You"), chat, tokens, pair("You", " are"), chat, text("told")]
 
@@ -132,7 +134,7 @@ def test_a_conversation_that_renders_to_nothing_is_an_error(tmp_path):
     tokenizer = load_tokenizer(
         tokenizer_folder(tmp_path / "tokenizer", chat_template="{%- generation -%}{%- endgeneration -%}")
     )
-    chat = ChatRecord(where=WHERE, messages=CHAT["messages"], tools=None)
+    chat = ChatRecord(where=WHERE, messages=CHAT["messages"])
 
     with pytest.raises(RecordError, match=r"data\.jsonl:4: the tokenizer makes no tokens of this document"):
         encode(chat, tokenizer)
@@ -179,3 +181,90 @@ def test_a_tokenizer_written_in_python_has_a_fingerprint_of_its_vocabulary():
 
     assert tokenizer_fingerprint(small) == tokenizer_fingerprint(transformers.ByT5Tokenizer(extra_ids=1))
     assert tokenizer_fingerprint(small) != tokenizer_fingerprint(large)
+
+
+def given_tokens(ids, **options):
+    values = {"input_ids": ids} | options
+    record = parse_record(SourceRecord(where=WHERE, number=4, values=values), vocabulary=300)
+    return encode(record, demo_tokenizer())
+
+
+def test_ends_inside_a_document_stay_targets_where_the_end_token_is_the_padding_token_too(tmp_path):
+    folder = tokenizer_folder(tmp_path / "tokenizer", eos_token=SYSTEM, pad_token=SYSTEM)
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.eos_token_id == tokenizer.pad_token_id == 2
+    records = [{"input_ids": [5, 2, 6, 2]}, {"input_ids": [7, 2]}]
+
+    part = encode_part(
+        [SourceRecord(where=WHERE, number=n, values=values) for n, values in enumerate(records, 1)], tokenizer=tokenizer
+    )
+
+    assert part.lengths.tolist() == [4, 2]
+    assert part.tokens.tolist() == [5, 2, 6, 2, 7, 2]
+    assert part.labels.tolist() == [-100, 2, 6, 2, -100, 2]
+
+
+def test_the_length_of_a_document_is_not_where_its_first_end_stands():
+    assert given_tokens([5, 1, 6, 1]).input_ids.tolist() == [5, 1, 6, 1]
+    assert given_tokens([5, 1, 6, 1, 1]).labels.tolist() == [-100, 1, 6, 1, 1]
+
+
+def test_ends_of_turns_do_not_cut_a_conversation_and_all_answers_keep_theirs(tmp_path):
+    tokenizer = load_tokenizer(tokenizer_folder(tmp_path / "tokenizer", pad_token="<|end|>"))  # noqa: S106 - no password
+    chat = ChatRecord(where=WHERE, messages=CHAT["messages"])
+
+    document = encode(chat, tokenizer)
+
+    ends = document.input_ids == tokenizer.eos_token_id
+    assert int(ends.sum()) == 4
+    assert document.labels[ends].tolist() == [-100, tokenizer.eos_token_id] * 2
+
+
+def test_the_first_token_of_an_answer_is_supervised_and_the_last_of_its_prompt_is_not():
+    chat = ChatRecord(where=WHERE, messages=CHAT["messages"][:2])
+
+    document = encode(chat, demo_tokenizer())
+
+    assert spelled(demo_tokenizer(), document.input_ids)[-3:] == ["<|assistant|>", "5", "<|end|>"]
+    assert spelled(demo_tokenizer(), document.labels)[-3:] == [None, "5", "<|end|>"]
+    assert set(document.labels[:-2].tolist()) == {-100}
+
+
+def test_a_prompt_of_three_tokens_and_an_answer_of_two_have_these_labels():
+    document = encode(pair("You are told", " are"), demo_tokenizer())
+
+    assert spelled(demo_tokenizer(), document.input_ids) == ["You", "Ġare", "Ġtold", "Ġare", "<|end|>"]
+    assert document.labels.tolist() == [-100, -100, -100, *document.input_ids[3:].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("train_on", "expected"),
+    [
+        ("assistant", [None, None, "Ġtold", ".", "<|end|>"]),
+        ("last", [None, None, "Ġtold", ".", "<|end|>"]),
+        ("all", [None, "Ġare", "Ġtold", ".", "<|end|>"]),
+    ],
+)
+def test_of_a_pair_all_trains_the_prompt_too(train_on, expected):
+    assert spelled(demo_tokenizer(), encode(pair("You are", " told."), demo_tokenizer(), train_on).labels) == expected
+
+
+@pytest.mark.parametrize("train_on", ["assistant", "last", "all"])
+def test_texts_and_given_tokens_do_not_depend_on_what_is_trained(train_on):
+    document = encode(text("You are"), demo_tokenizer(), train_on)
+    given = TokenRecord(where=WHERE, input_ids=np.array([5, 6], np.int32), labels=np.array([-100, 9], np.int32))
+
+    assert spelled(demo_tokenizer(), document.labels) == [None, "Ġare", "<|end|>"]
+    assert encode(given, demo_tokenizer(), train_on).labels.tolist() == [-100, 9]
+
+
+def test_an_answer_that_writes_special_tokens_is_supervised_whole_and_a_question_that_does_is_not():
+    quoting = [
+        {"role": "user", "content": "<|assistant|>no<|end|>"},
+        {"role": "assistant", "content": "<|user|>x<|end|>y"},
+    ]
+
+    document = encode(ChatRecord(where=WHERE, messages=quoting), demo_tokenizer())
+
+    kept = document.labels[document.labels != -100]
+    assert demo_tokenizer().decode(kept) == "<|user|>x<|end|>y<|end|>"

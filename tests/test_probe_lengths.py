@@ -101,6 +101,31 @@ def test_noise_whose_scale_follows_the_row_is_seen_although_it_is_random(by_row)
     assert hermetic.probe(as_function(model.eval())).verdict == "sealed"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("draw", ["uniform", "normal"])
+@pytest.mark.parametrize("by_row", [True, False])
+def test_embedding_noise_whose_scale_follows_the_row_is_seen_through_layer_norms(name, dtype, draw, by_row):
+    def noise(module, _args, output):
+        size = 3.0 / (output.shape[1] if by_row else 10) ** 0.5
+        drawn = torch.zeros_like(output)
+        drawn = drawn.uniform_(-size, size) if draw == "uniform" else drawn.normal_(0.0, size)
+        return output + drawn if module.training else output
+
+    model = hermetic.seal(tiny(name).to(dtype)).train()
+    model.get_input_embeddings().register_forward_hook(noise)
+    report = hermetic.probe(model, instruments="length-change")
+
+    assert report.verdict == ("row_length_dependent" if by_row else "sealed")
+
+
+def test_fixed_draws_are_the_same_for_every_token_and_differ_over_features():
+    with lengthening._FixedDraws(frozenset({4})):
+        for drawn in (torch.empty(3, 4).uniform_(-2, 2), torch.empty(1, 3, 4).normal_(std=2.0), 2 * torch.randn(5, 4)):
+            assert drawn.flatten(0, -2).unique(dim=0).tolist() == [[2.0, -2.0, 2.0, -2.0]]
+        assert torch.rand(3, 5).unique().tolist() == torch.empty(3, 5).uniform_().unique().tolist() == [1.0]
+
+
 def test_draws_that_cannot_be_fixed_are_left_out_by_evaluation_mode():
     class OwnDraws(nn.Module):
         def __init__(self):

@@ -110,7 +110,9 @@ def test_malformed_json_shows_line_reason_character_and_surroundings(tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"text": "fine"}\n{"text": "no comma" "label": 3}\n')
 
-    expected = r"bad\.jsonl:2: malformed JSON, Expecting ',' delimiter at character 21 of the line, near '.* \"label\": 3}'"
+    expected = (
+        r"bad\.jsonl:2: malformed JSON, Expecting ',' delimiter at character 21 of the line, near '.* \"label\": 3}'"
+    )
     with pytest.raises(SourceError, match=expected):
         list(read_records(path))
 
@@ -119,9 +121,7 @@ def test_a_jsonl_file_that_is_one_json_list_is_told_that_its_name_should_end_in_
     path = tmp_path / "list.jsonl"
     path.write_text('[{"text": "a"}]\n')
 
-    with pytest.raises(
-        SourceError, match=r"jsonl:1: the line holds a JSON list, .* one list has to end in \.json"
-    ):
+    with pytest.raises(SourceError, match=r"jsonl:1: the line holds a JSON list, .* one list has to end in \.json"):
         list(read_records(path))
 
 
@@ -137,7 +137,7 @@ def test_a_broken_parquet_file_is_an_error(tmp_path):
     path = tmp_path / "broken.parquet"
     path.write_bytes(b"PAR1 but not really")
 
-    with pytest.raises(SourceError, match=r"broken\.parquet cannot be read as a table: "):
+    with pytest.raises(SourceError, match=r"broken\.parquet cannot be read as a table after row 0"):
         list(read_records(path))
 
 

@@ -24,7 +24,6 @@ template for each answer.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
@@ -91,10 +90,7 @@ class ChatEncoder:
         ]
 
     def _encode_by_markers(self, chats: Sequence[ChatRecord], train_on: TrainOn) -> list[Outcome]:
-        rendered = [
-            found if isinstance(found, DataError) else self._without_unwanted(chat, found, train_on)
-            for chat, found in zip(chats, self._renderer.render(chats, marked=True), strict=True)
-        ]
+        rendered = self._wanted_marks(chats, self._renderer.render(chats, marked=True), train_on)
         return [
             whole if isinstance(whole, DataError) else self._labelled(whole, spans_of_tokens(whole))
             for whole in self._tokenized(chats, rendered, characters=True)
@@ -139,26 +135,47 @@ class ChatEncoder:
             raise trial
         return EndOfTurn.from_trial(trial.ids, self._encoder.tokenizer)
 
-    def _without_unwanted(self, chat: ChatRecord, whole: Rendered, train_on: TrainOn) -> Rendered | DataError:
+    def _wanted_marks(
+        self, chats: Sequence[ChatRecord], rendered: Sequence[Rendered | DataError], train_on: TrainOn
+    ) -> list[Rendered | DataError]:
         """The same without the marks of answers that are not to be supervised."""
-        first = _wanted(chat, train_on)[0]
-        if all(message["role"] != "assistant" for message in chat.messages[:first]):
-            return whole
-        before = replace(chat, messages=chat.messages[:first])
+        result = list(rendered)
+        firsts = {index: _wanted(chat, train_on)[0] for index, chat in enumerate(chats)}
+        left = [index for index, first in firsts.items() if _answers(chats[index], before=first)]
         for prompt in (True, False):
-            (prefix,) = self._renderer.render([before], prompt=prompt)
-            if isinstance(prefix, Rendered) and whole.text.startswith(prefix.text):
-                start = len(prefix.text)
-                return replace(whole, marked=[span for span in whole.marked if span[1] > start or span[0] >= start])
-        return TemplateError(
-            f"{chat.where}: the conversation before message {first} is not how the whole conversation begins, so "
-            "that its marked answers cannot be told from the earlier ones; expected a chat template that never "
-            "changes earlier turns; train on all answers, or make each turn a document of its own",
-            reason="template_rewrites",
-        )
+            prefixes = self._renderer.render([chats[index].up_to(firsts[index]) for index in left], prompt=prompt)
+            cut = {index: _marks_after(result[index], prefix) for index, prefix in zip(left, prefixes, strict=True)}
+            result = [cut.get(index) or found for index, found in enumerate(result)]
+            left = [index for index in left if cut[index] is None]
+        for index in left:
+            result[index] = _rewritten(chats[index], firsts[index])
+        return result
 
 
 _Encode: TypeAlias = Callable[[Sequence[ChatRecord], TrainOn], list[Outcome]]
+
+
+def _marks_after(whole: Rendered | DataError, prefix: Rendered | DataError) -> Rendered | DataError | None:
+    """The marks that do not lie in a prefix; None if this is not how the whole begins."""
+    if isinstance(whole, DataError):
+        return whole
+    if isinstance(prefix, DataError) or not whole.text.startswith(prefix.text):
+        return None
+    start = len(prefix.text)
+    return Rendered(text=whole.text, marked=[span for span in whole.marked if span[1] > start or span[0] >= start])
+
+
+def _rewritten(chat: ChatRecord, message: int) -> TemplateError:
+    return TemplateError(
+        f"{chat.where}: the conversation before message {message} is not how the whole conversation begins, so "
+        "that its marked answers cannot be told from the earlier ones; expected a chat template that never "
+        "changes earlier turns; train on all answers, or make each turn a document of its own",
+        reason="template_rewrites",
+    )
+
+
+def _answers(chat: ChatRecord, *, before: int) -> bool:
+    return any(message["role"] == "assistant" for message in chat.messages[:before])
 
 
 def _wanted(chat: ChatRecord, train_on: TrainOn) -> list[int]:

@@ -13,7 +13,7 @@ Guarantee: the same counts as if every prefix were tokenized; a prefix that is n
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -39,6 +39,16 @@ class _Border:
     whole: Whole
     message: int
     begins: bool
+
+    @property
+    def before(self) -> ChatRecord:
+        """The conversation up to here."""
+        return self.whole.chat.up_to(self.message if self.begins else self.message + 1)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is the end of the conversation."""
+        return not self.begins and self.message + 1 == len(self.whole.chat.messages)
 
     @property
     def what(self) -> str:
@@ -93,10 +103,13 @@ class PrefixFinder:
     def _render(self, borders: Sequence[_Border]) -> list[Rendered | DataError]:
         rendered: dict[int, Rendered | DataError] = {}
         for begins in (True, False):
-            chosen = [index for index, border in enumerate(borders) if border.begins == begins]
-            chats = [_up_to(borders[index]) for index in chosen]
+            chosen = [index for index, border in enumerate(borders) if border.begins == begins and not border.is_whole]
+            chats = [borders[index].before for index in chosen]
             rendered.update(zip(chosen, self._renderer.render(chats, prompt=begins), strict=True))
-        return [rendered[index] for index in range(len(borders))]
+        return [
+            Rendered(text=border.whole.text) if border.is_whole else rendered[index]
+            for index, border in enumerate(borders)
+        ]
 
     def _count(self, border: _Border, prefix: Rendered | DataError) -> int | DataError | None:
         """The tokens before a border, or None where only tokenizing the prefix tells."""
@@ -150,11 +163,6 @@ class PrefixFinder:
             "before it, or a chat template with generation markers around what the assistant writes",
             reason="template_rewrites",
         )
-
-
-def _up_to(border: _Border) -> ChatRecord:
-    messages = border.whole.chat.messages
-    return replace(border.whole.chat, messages=messages[: border.message + (not border.begins)])
 
 
 def _spans(ends: Sequence[tuple[int | DataError, int | DataError]]) -> list[Span] | DataError:

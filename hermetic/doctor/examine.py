@@ -18,6 +18,7 @@ from hermetic.doctor.watch import token_ids, unwrapped
 from hermetic.errors import BoundariesError, DoctorError, NoBoundariesError, NotPackedError
 from hermetic.probe import Finding, LeakReport
 from hermetic.probe.calls import probe_call
+from hermetic.probe.kept import with_all_labels
 
 
 def examine(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Diagnosis:
@@ -34,11 +35,11 @@ def examine(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     """
     model = unwrapped(module)
     _require_whole(model)
-    call = named_arguments(model, args, kwargs)
     tokens = token_ids(args, kwargs)
     if tokens is None:
         raise DoctorError(f"the call of {type(model).__name__} has no token ids; expected input_ids")
     ids = np.atleast_2d(tokens.detach().cpu().numpy())
+    call = with_all_labels(named_arguments(model, args, kwargs), ids.shape)
     try:
         documents = documents_of_call(call, ids.shape)
     except BoundariesError as error:

@@ -24,6 +24,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import NoBoundariesError, NotPackedError, ProbeError
+from hermetic.probe.kept import with_all_labels
 from hermetic.probe.padding import blank_tail, pairs_that_see, seen_by_themselves
 from hermetic.probe.probe import probe
 from hermetic.probe.rebuild import BOUNDARY_ARGUMENTS, Call, Slots, Span, is_over_pairs, rebuilt, slots_for
@@ -112,8 +113,9 @@ def read_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     parameters = inspect.signature(model.forward).parameters.values()
     by_place = [p.name for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
     names = (*by_place[: len(args)], *(f"argument {i}" for i in range(len(by_place), len(args))))
+    ids_name, ids = _token_ids(model, dict(zip(names, args, strict=True)) | kwargs)
+    kwargs = with_all_labels(kwargs, (ids.shape[0], ids.shape[1]))
     named = dict(zip(names, args, strict=True)) | kwargs
-    ids_name, ids = _token_ids(model, named)
     found, notes = _documents(named, ids)
     rows = _chosen(found, named, ids)
     if sum(map(len, rows)) > sum(map(len, found)):

@@ -38,6 +38,7 @@ from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import ProbeError
 from hermetic.loss import packed_loss
+from hermetic.probe.precision import gathering
 from hermetic.probe.sample import few_documents, few_of, is_small, miniature
 from hermetic.probe.subject import Subject
 from hermetic.seal.measure import (
@@ -356,15 +357,24 @@ def _gradients(
     """Gradient of the summed token losses over ``count``, as one flat vector; ``None`` when logits are detached."""
     chosen = {id(p) for p in compared}
     others = [p for p in subject.parameters() if id(p) not in chosen]
-    with _borrowed_gradients(compared), frozen(others), torch.enable_grad():
+    gathered = gathering(subject.precision, compared)
+    with _borrowed_gradients(compared), frozen(others), torch.enable_grad(), gathered as leaves:
         for batch in batches:
             logits = subject.logits(batch)
             if not logits.requires_grad:
                 return None
             loss = packed_loss(logits, _targets(batch, logits.shape[-1]).to(logits.device), denominator=count)
             loss.backward()
-        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in compared]
-        return torch.cat([part.detach().float().flatten() for part in parts])
+        return torch.cat([_gradient_at(leaf, parameter) for leaf, parameter in zip(leaves, compared, strict=True)])
+
+
+def _gradient_at(leaf: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+    """What a parameter and the leaf in its place hold together, flat and in float32."""
+    total = torch.zeros(parameter.numel(), device=parameter.device)
+    for one in (leaf,) if leaf is parameter else (leaf, parameter):
+        if one.grad is not None:
+            total += one.grad.detach().float().flatten()
+    return total
 
 
 def _targets(batch: PackedBatch, width: int) -> PackedBatch:

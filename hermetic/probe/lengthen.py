@@ -3,8 +3,9 @@
 Algorithm: the first document gets more tokens at its end, as many as the longest document has, and the last one half
 as many; every other document has to compute what it did before. Of two documents, one is lengthened and the other
 watched, and then the other way round. Shapes change, so last bits may, and what they may do
-is the noise floor, measured in place. Random draws are replaced by their upper ends for the duration, so that noise
-shows by its scale and not by its values: NEFTune divides by the length of the row.
+is the noise floor, measured in place. Random draws are replaced by the ends of their ranges for the duration, over
+features by both in turn (what all features share, a layer norm takes away), so that noise shows by its scale and not
+by its values: NEFTune divides by the length of the row.
 Guarantee: whatever depends on the lengths of the row by more than rounding moves: rotary scaling by the longest
 position (dynamic NTK, longrope), biases and temperatures by row length, the capacity of experts.
 Price: a forward over the longer row (two of two documents), and the noise floor; the model is left as it was.
@@ -119,10 +120,11 @@ def _without_chance(subject: Subject, batch: PackedBatch) -> Iterator[Subject]:
         yield subject
         return
     quiet = replace(subject, kept={})
-    with _FixedDraws():
+    widths = frozenset(parameter.shape[-1] for parameter in subject.parameters() if parameter.ndim)
+    with _FixedDraws(widths):
         fixed = not quiet.is_random(batch)
     if fixed:
-        with _FixedDraws():
+        with _FixedDraws(widths):
             yield quiet
     else:
         with subject.evaluation() as quiet:
@@ -130,24 +132,39 @@ def _without_chance(subject: Subject, batch: PackedBatch) -> Iterator[Subject]:
 
 
 class _FixedDraws(TorchDispatchMode):
-    """Every random draw gives the upper end of its range, or one standard deviation; dropout drops nothing."""
+    """Every random draw gives an end of its range, or one standard deviation; dropout drops nothing.
 
-    def __init__(self) -> None:
+    Which end is the same for every token, packed or alone: of values that lie along features, an axis as long as a
+    parameter's last one, the upper and the lower one in turn; of all others the upper one.
+    """
+
+    def __init__(self, widths: frozenset[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
+        self.widths = widths
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.name().removeprefix("aten::").split(".")[0]
         if name == "uniform_":
-            return result.fill_(_argument("to", 2, args, kwargs, default=1.0))
+            low = _argument("from", 1, args, kwargs, default=0.0)
+            return self._ends(result, low, _argument("to", 2, args, kwargs, default=1.0))
         if name == "normal_":
             mean = _argument("mean", 1, args, kwargs, default=0.0)
-            return result.fill_(mean + _argument("std", 2, args, kwargs, default=1.0))
-        if name in {"bernoulli_", "bernoulli", "rand", "rand_like", "randn", "randn_like"}:
+            deviation = _argument("std", 2, args, kwargs, default=1.0)
+            return self._ends(result, mean - deviation, mean + deviation)
+        if name in {"randn", "randn_like"}:
+            return self._ends(result, -1.0, 1.0)
+        if name in {"bernoulli_", "bernoulli", "rand", "rand_like"}:
             return result.fill_(1)
         if name == "native_dropout":
             return args[0] / (1 - args[1]), torch.ones_like(result[1])
         return result
+
+    def _ends(self, drawn: torch.Tensor, low: float, high: float) -> torch.Tensor:
+        drawn.fill_(high)
+        if drawn.ndim > 1 and drawn.shape[-1] in self.widths:
+            drawn[..., 1::2] = low
+        return drawn
 
 
 def _argument(name: str, place: int, args: Any, kwargs: Any, *, default: float) -> float:

@@ -12,8 +12,9 @@ Price: the activations of one forward over at most ``MAX_TOKENS`` tokens; per mo
 document, and some twenty forwards of the module that leaks.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -21,17 +22,15 @@ from torch import nn
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import HermeticError
-from hermetic.probe.instruments import with_documents_replaced
+from hermetic.probe.compare import MAX_TOKENS, place_by_comparison
+from hermetic.probe.observe import CACHES
 from hermetic.probe.report import LayerReading
 from hermetic.probe.subject import Subject
 from hermetic.seal.aligned import Axes, Path, mapped, tensors_in
 from hermetic.seal.channel import PackedForward, reopened
 from hermetic.seal.distortion import distorted
-from hermetic.seal.measure import FORWARD_FAILURES, first_leaking_module, frozen
-from hermetic.seal.replay import TOKEN_WISE, Call, axes_of, carried, recorded
-
-MAX_TOKENS = 512
-"""Calls are recorded over at most this many tokens, so that their activations fit beside any model."""
+from hermetic.seal.measure import FORWARD_FAILURES, frozen
+from hermetic.seal.replay import TOKEN_WISE, Arguments, Call, axes_of, carried, recorded
 
 _MAX_DOCUMENTS = 4
 """Each is a backward through every module."""
@@ -60,17 +59,20 @@ NOWHERE = "outside of the modules that were seen"
 def leak_place(subject: Subject, batch: PackedBatch, source: int) -> Place:
     """The first leaking module: by isolated replay, then by comparing two runs that differ in document ``source``."""
     small = shortened(subject, batch)
+    unread: set[int] = set()
     for root, call, axes in _calls(subject, small):
         reading = _Reading(subject=subject, call=call, axes=axes, lengths=small.boundaries.document_lengths)
-        if reading.influence() > 0.0:
-            name = _name(root, call.module)
+        influence = reading.carried()
+        unread |= {id(call.module)} if math.isnan(influence) else set()
+        if influence > 0.0:
+            earlier = place_by_comparison(subject, batch, source) if unread else None
+            if earlier is not None and id(earlier[1]) in unread:
+                return Place(where=_where(*earlier))
             return Place(
-                where=f"{name} ({type(call.module).__name__})",
-                kind=reading.kind(),
-                reach=reading.reach(),
-                depth=reading.depth(),
+                where=_where(root, call.module), kind=reading.kind(), reach=reading.reach(), depth=reading.depth()
             )
-    return Place(where=_by_comparison(subject, batch, source))
+    found = place_by_comparison(subject, batch, source)
+    return Place(where=NOWHERE if found is None else _where(*found))
 
 
 def read_layers(subject: Subject, batch: PackedBatch) -> tuple[LayerReading, ...]:
@@ -100,7 +102,8 @@ def read_layers(subject: Subject, batch: PackedBatch) -> tuple[LayerReading, ...
 def distorted_place(subject: Subject, batch: PackedBatch, document: int) -> tuple[str, int] | None:
     """The first token mixer that gives other outputs packed than alone on equal inputs, and from which token on.
 
-    The token is counted from the start of ``document``; ``None`` when no mixer does.
+    The token is counted from the start of ``document``; ``None`` when no mixer does. What is done to tokens around
+    mixers, by a layer to what its attention gives, is nothing that is done to their context.
     """
     lengths = batch.boundaries.document_lengths
     if sum(lengths) > MAX_TOKENS or not all(lengths):
@@ -110,13 +113,23 @@ def distorted_place(subject: Subject, batch: PackedBatch, document: int) -> tupl
         packed = recorded(root, lambda: subject.logits(batch))
         alone = [recorded(root, lambda one=one: subject.logits(one)).calls for one in singles]  # type: ignore[misc]
         for call in distorted(packed.calls, alone, lengths):
-            axes = axes_of(call.arguments, sum(lengths))
-            reading = _Reading(subject=subject, call=call, axes=axes, lengths=lengths)
-            if type(call.module) not in TOKEN_WISE and reading.mixes_tokens():
+            inside = {id(module) for module in call.module.modules()} - {id(call.module)}
+            parts = (part for part in packed.calls if id(part.module) in inside)
+            if _mixes(subject, call, lengths) and not any(_mixes(subject, part, lengths) for part in parts):
                 counterpart = next(other for other in alone[document] if other.module is call.module)
                 token = _first_difference(call, counterpart, lengths, document)
                 return f"{_name(root, call.module)} ({type(call.module).__name__})", token
     return None
+
+
+def _mixes(subject: Subject, call: Call, lengths: tuple[int, ...]) -> bool:
+    if type(call.module) in TOKEN_WISE:
+        return False
+    try:
+        axes = axes_of(call.arguments, sum(lengths))
+    except HermeticError:  # sizes alone do not tell which axes are the tokens'
+        return False
+    return _Reading(subject=subject, call=call, axes=axes, lengths=lengths).mixes_tokens()
 
 
 def shortened(subject: Subject, batch: PackedBatch) -> PackedBatch:
@@ -152,10 +165,14 @@ class _Reading:
     def packed(self) -> PackedForward:
         return PackedForward(lengths=self.lengths, num_rows=1, num_slots=sum(self.lengths))
 
+    def carried(self) -> float:
+        """Largest gradient across documents; NaN for a call that cannot be repeated."""
+        return carried(self.call, self.packed, self.lengths, self.axes)
+
     def influence(self) -> float:
         """Largest gradient across documents; 0.0 also for a call that cannot be repeated."""
-        found = carried(self.call, self.packed, self.lengths, self.axes)
-        return found if found == found else 0.0  # noqa: PLR0124 - NaN
+        found = self.carried()
+        return 0.0 if math.isnan(found) else found
 
     def mixes_tokens(self) -> bool:
         """Whether it carries one half of a document into the other."""
@@ -263,7 +280,7 @@ def _calls(subject: Subject, batch: PackedBatch) -> Iterator[tuple[nn.Module, Ca
     count = batch.boundaries.num_tokens
     with frozen(subject.parameters()):
         for root in subject.modules:
-            for call in recorded(root, lambda: subject.logits(batch)).calls:
+            for call in map(_without_cache, recorded(root, lambda: subject.logits(batch)).calls):
                 if type(call.module) in TOKEN_WISE:
                     continue
                 try:
@@ -273,18 +290,14 @@ def _calls(subject: Subject, batch: PackedBatch) -> Iterator[tuple[nn.Module, Ca
                 yield root, call, axes
 
 
-def _by_comparison(subject: Subject, batch: PackedBatch, source: int) -> str:
-    replaced = with_documents_replaced(batch, [source])
+def _without_cache(call: Call) -> Call:
+    """The call as it was before anything was in its cache, which holds the tokens of the recorded run by now."""
+    arguments: Arguments = {name: None if name in CACHES else value for name, value in call.arguments.items()}
+    return replace(call, arguments=arguments)
 
-    def run(ids: torch.Tensor) -> torch.Tensor:
-        same = torch.equal(ids.cpu(), batch.input_ids.cpu())
-        return subject.logits(batch if same else replaced)
 
-    for module in subject.modules:
-        found = first_leaking_module(module, run, batch.input_ids, replaced.input_ids)
-        if found is not None:
-            return f"{found[0] or type(module).__name__} ({found[1]})"
-    return NOWHERE
+def _where(root: nn.Module, module: nn.Module) -> str:
+    return f"{_name(root, module)} ({type(module).__name__})"
 
 
 def _name(root: nn.Module, module: nn.Module) -> str:

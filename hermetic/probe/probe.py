@@ -22,30 +22,22 @@ import torch
 from torch import nn
 
 from hermetic.batch import PackedBatch, collate
-from hermetic.errors import ProbeError, UnsupportedError
+from hermetic.errors import HermeticError, ProbeError, UnsupportedError
 from hermetic.probe import instruments as measuring
-from hermetic.probe.findings import (
-    causality_finding,
-    context_finding,
-    equivalence_findings,
-    leak_findings,
-    length_findings,
-    position_findings,
-    target_findings,
-    target_leaks,
-    unsupported_finding,
-    weight_findings,
-)
+from hermetic.probe.findings import unsupported_finding
+from hermetic.probe.judge import judge
 from hermetic.probe.lengthen import Lengthening, lengthen
 from hermetic.probe.locate import read_layers
 from hermetic.probe.observe import Observation, observe
+from hermetic.probe.precision import LOW
 from hermetic.probe.report import Finding, LayerReading, LeakReport, Verdict
-from hermetic.probe.sample import documents_of, is_small
+from hermetic.probe.sample import documents_of, few_of, halved, is_small
 from hermetic.probe.subject import Forward, Subject, packed_run, subject_from
 from hermetic.probe.targets import Targets, logits_and_targets, targets
 from hermetic.probe.weights import Weights, weights
 from hermetic.seal.measure import (
     FLOOR_FACTOR,
+    FORWARD_FAILURES,
     GradientInfluence,
     largest_difference,
 )
@@ -123,8 +115,9 @@ def probe(
         return _report(subject, batch, measured, "unsupported", [unsupported_finding(error)])
     if not measured.ran:
         raise ProbeError(f"{subject.name}: no instrument could run: {'; '.join(why for _, why in measured.not_run)}")
-    verdict, findings = _judge(subject, batch, measured)
-    return _report(subject, batch, measured, verdict, findings)
+    verdict, findings = judge(subject, batch, measured)
+    finer, note = _measured_finer(subject, batch, measured, verdict)
+    return finer or _report(subject, batch, measured, verdict, findings, note=note)
 
 
 def _chosen(instruments: Sequence[str] | None) -> tuple[str, ...]:
@@ -278,89 +271,68 @@ _RUN: dict[str, Callable[[Subject, PackedBatch, Measurements], None]] = {
 }
 
 
-def _judge(subject: Subject, batch: PackedBatch, measured: Measurements) -> tuple[Verdict, list[Finding]]:
-    positions = position_findings(measured.observation, batch)
-    across = target_leaks(measured.targets)
-    if _may_hide_a_leak(batch, measured):
-        measured.gradients = measuring.gradient(subject, batch, singly=True)
-    if _leaks(subject, batch, measured):
-        _take_singly(subject, batch, measured)
-        return "leak", [*leak_findings(subject, batch, measured), *positions, *across]
-    if across:
-        return "leak", [*across, *target_findings(measured.targets), *positions]
-    future = _future(subject, batch, measured)
-    if future is not None:
-        return "not_causal", [future, *positions]
-    context = [] if positions else context_finding(subject, batch, measured.equivalence)
-    lengths = [] if positions or context else length_findings(subject, batch, measured)
-    found = [*lengths, *positions, *context, *equivalence_findings(measured.equivalence)]
-    weights_differ = [] if found else weight_findings(measured.weights)  # other logits have another loss anyway
-    found += [*target_findings(measured.targets), *weights_differ]
-    if not found:
-        return "sealed", []
-    return "row_length_dependent" if lengths else "distortion", found
+def _measured_finer(
+    subject: Subject, batch: PackedBatch, measured: Measurements, verdict: Verdict
+) -> tuple[LeakReport | None, tuple[str, ...]]:
+    """What float32 sees of a model of low precision and its own noise hides; and why float32 was not asked.
 
-
-def _leaks(subject: Subject, batch: PackedBatch, measured: Measurements) -> bool:
-    """A gradient that crosses a seam is a leak, and so is a bit that a swap moves.
-
-    With one exception: where no gradient crosses and a swap changes the shapes of operations, as in mixtures of
-    experts, it moves last bits, and counts beyond the noise floor only.
+    Of a batch that is not small, a few documents cut short are asked, and only if nothing was found so far.
     """
-    if measured.gradients is not None and bool(measured.gradients.across.clone().fill_diagonal_(0.0).any()):
-        return True
-    moved = 0.0 if measured.influence is None else float(measured.influence.max())
-    if moved == 0.0 or measured.gradients is None or measured.noise_floor is None:
-        return moved != 0.0
-    return not _is_rounding(subject, batch, moved, measured.noise_floor)
+    names = _judged_by_noise(measured)
+    if verdict == "leak" or not names or not _is_low(subject, batch) or not (is_small(batch) or verdict == "sealed"):
+        return None, ()
+    sample, finer = batch if is_small(batch) else halved(batch), Measurements(chosen=names)
+    try:
+        with subject.in_float32() as precise:
+            precise.apart(sample)
+            for name in names:
+                _measure(name, precise, sample, finer, required=False)
+            _require_still(precise, sample)
+            note = tuple(_not_finer(f"{name}: {why}") for name, why in finer.not_run)
+            _take_exact(finer, measured, batch)
+            verdict, findings = judge(precise, sample, finer)
+            if verdict == "sealed":
+                return None, note
+            note = (_how_fine(sample, batch), *note)
+            return _report(precise, sample, finer, verdict, findings, note=note), ()
+    except (HermeticError, *FORWARD_FAILURES) as error:
+        return None, (_not_finer(str(error)),)
 
 
-def _may_hide_a_leak(batch: PackedBatch, measured: Measurements) -> bool:
-    """A gradient from later tokens, or a document unlike itself alone, may come from a pair that was not told apart."""
-    if measured.gradients is None or not _in_groups(batch):
-        return False
-    solo = measured.equivalence
-    distorted = solo is not None and float(solo.logits.max()) > FLOOR_FACTOR * solo.noise_floor
-    return distorted or measured.gradients.future != 0.0
+def _is_low(subject: Subject, batch: PackedBatch) -> bool:
+    return any(one.dtype in LOW for one in (*subject.parameters(), subject.row(batch)))
 
 
-def _in_groups(batch: PackedBatch) -> bool:
-    """Whether documents were asked in groups."""
-    count = batch.boundaries.num_documents
-    return count > 4 or (count > 2 and not is_small(batch))
+def _judged_by_noise(measured: Measurements) -> tuple[str, ...]:
+    """The instruments of which noise may have hidden something; bits that moved and are no leak are such noise."""
+    moved = {"swap": measured.influence, "causality": measured.causality}
+    by_bits = {name for name, found in moved.items() if found is not None and bool(found.any())}
+    return tuple(name for name in measured.ran if name in {"solo", "length-change", "weights"} | by_bits)
 
 
-def _is_rounding(subject: Subject, batch: PackedBatch, moved: float, floor: float) -> bool:
-    floor = measuring.floor_for(subject, batch, moved, floor)
-    return moved <= FLOOR_FACTOR * floor and measuring.shapes_follow_content(subject, batch)
+def _take_exact(finer: Measurements, measured: Measurements, batch: PackedBatch) -> None:
+    """What does not depend on the precision: exact zeros, and of the same batch also what was passed to the model."""
+    finer.ran, finer.not_run = measured.ran, measured.not_run
+    gradients, chosen = measured.gradients, torch.tensor(few_of(batch))
+    if is_small(batch):
+        finer.observation, finer.targets, finer.gradients = measured.observation, measured.targets, gradients
+        finer.influence = measured.influence if "swap" not in finer.chosen else finer.influence
+        finer.causality = measured.causality if "causality" not in finer.chosen else finer.causality
+    elif gradients is not None:
+        pairs = (of_all[chosen][:, chosen] for of_all in (gradients.across, gradients.measured))
+        finer.gradients = GradientInfluence(**dict(zip(("across", "measured"), pairs, strict=True)), future=0.0)
 
 
-def _take_singly(subject: Subject, batch: PackedBatch, measured: Measurements) -> None:
-    """Once something is found, say which document reaches which: no longer in groups."""
-    if not _in_groups(batch):
-        return
-    if measured.influence is not None and bool(measured.influence.any()):
-        measured.influence = measuring.swap(subject, batch, singly=True)
-    if measured.gradients is not None:
-        measured.gradients = measuring.gradient(subject, batch, singly=True)
+def _how_fine(sample: PackedBatch, batch: PackedBatch) -> str:
+    what = "the numbers are those of the model run in float32, whose noise is smaller than that of its own dtype"
+    if sample is batch:
+        return what
+    chosen = ", ".join(map(str, few_of(batch)))
+    return f"{what}; documents {chosen} were taken, cut to what the report has as lengths"
 
 
-def _future(subject: Subject, batch: PackedBatch, measured: Measurements) -> Finding | None:
-    """The finding of a token that sees its own document's future, by gradients or by bits."""
-    if measured.gradients is not None and measured.gradients.future != 0.0:
-        return causality_finding(measured.gradients.future, "gradient", "attention")
-    if measured.causality is None or not bool(measured.causality.any()):
-        return None
-    if not {"swap", "gradient"} & set(measured.ran):  # then another document's last token may be what moved it
-        measured.causality = measuring.causality(subject, batch, singly=True)
-    worst = int(torch.argmax(measured.causality))
-    moved = float(measured.causality[worst])
-    floor = measured.noise_floor
-    if floor is None:
-        floor = measuring.floor_of(subject, batch)
-    if moved == 0.0 or _is_rounding(subject, batch, moved, floor):
-        return None
-    return causality_finding(moved, "logits", f"document {worst}")
+def _not_finer(why: str) -> str:
+    return f"what the noise of the model's own dtype hides was not looked for, as float32 failed: {why}"
 
 
 def _report(
@@ -369,6 +341,8 @@ def _report(
     measured: Measurements,
     verdict: Verdict,
     findings: list[Finding],
+    *,
+    note: tuple[str, ...] = (),
 ) -> LeakReport:
     solo = measured.equivalence
     return LeakReport(
@@ -389,6 +363,7 @@ def _report(
         targets=None if measured.targets is None else measured.targets.reading,
         weights=None if measured.weights is None else measured.weights.readings(),
         layers=read_layers(subject, batch) if verdict == "leak" else None,
+        note=note,
     )
 
 

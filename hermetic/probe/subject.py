@@ -15,6 +15,7 @@ from torch import nn
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import ProbeError, UnsupportedError
+from hermetic.probe.precision import Float32, in_float32
 from hermetic.probe.randomness import Drawing, same_randomness, state_put_back
 from hermetic.seal import is_sealed
 from hermetic.seal.measure import FORWARD_FAILURES, evaluation, largest_difference
@@ -59,6 +60,8 @@ class Subject:
     """Runs the subject with its own loss; ``None`` when it has none."""
     counts: bool = False
     """The loss can be told the number of supervised tokens of the whole step."""
+    precision: Float32 | None = None
+    """In what it runs, if not in its own dtypes."""
     kept: dict[PackedBatch, Runs] = field(default_factory=dict)
     """Runs that several instruments compare with, made once for each batch."""
 
@@ -211,6 +214,12 @@ class Subject:
         """The subject with all modules in evaluation mode for the duration."""
         with evaluation(nn.ModuleList(self.modules)):
             yield replace(self, kept={})
+
+    @contextmanager
+    def in_float32(self) -> Iterator["Subject"]:
+        """The subject computing in float32 for the duration, whatever its dtypes are."""
+        with in_float32(self.modules, self.device) as precision:
+            yield replace(self, precision=precision, kept={})
 
     def parameters(self) -> list[nn.Parameter]:
         """All parameters behind the subject, each once."""

@@ -62,7 +62,7 @@ class _Held:
 
     tokens: TokenArray
     labels: TokenArray
-    left: int
+    left: int = 0
 
 
 class RowMaker:
@@ -246,7 +246,8 @@ class RowMaker:
             raise DocumentTooLongError(f"document {self._document} of part {number}: {error}") from error
         self._document += 1
         if kept := self._kept(length):
-            self._held[key] = _held(part, start, kept)
+            # a row of the epoch before, in a step that reaches into this one, may hold the same document
+            self._held.setdefault(key, _held(part, start, kept)).left += kept
         self._ready.extend(self._entries(row) for row in rows)
 
     def _open_part(self) -> None:
@@ -290,7 +291,7 @@ class RowMaker:
                 found = int(part.lengths[document]) if document < len(part.lengths) else -1
                 self._check_length(number, document, start + length, found)
                 if key not in held:
-                    held[key] = _held(part, int(starts[document]), self._kept(found), left=0)
+                    held[key] = _held(part, int(starts[document]), self._kept(found))
                 held[key].left += length
         return held
 
@@ -303,12 +304,10 @@ class RowMaker:
             )
 
 
-def _held(part: DocumentPart, start: int, kept: int, left: int | None = None) -> _Held:
+def _held(part: DocumentPart, start: int, kept: int) -> _Held:
     """A copy, so that the part can go."""
     tokens = slice(start, start + kept)
-    return _Held(
-        tokens=part.tokens[tokens].copy(), labels=part.labels[tokens].copy(), left=kept if left is None else left
-    )
+    return _Held(tokens=part.tokens[tokens].copy(), labels=part.labels[tokens].copy())
 
 
 def _entries_in_packer(state: Mapping[str, Any]) -> list[Entry]:

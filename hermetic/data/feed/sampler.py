@@ -77,6 +77,7 @@ class RowBatchSampler:
         self.rank = None if rank is None else read_rank(rank, self.num_ranks)
         self.ragged_end = read_choice(ragged_end, "ragged_end", RAGGED_ENDS)
         self._epoch = self._position = 0
+        self._begun: tuple[int, int] | None = None  # where the latest pass began, for a loader reads on to its end
         if self.ragged_end != "short" and number < self.rows_per_step:
             raise FeedError(
                 f"{number} rows are less than the {self.rows_per_step} of one step of {self.num_ranks} ranks with "
@@ -96,8 +97,7 @@ class RowBatchSampler:
     @property
     def num_steps(self) -> int:
         """Steps of the next pass, the same for all ranks."""
-        left = self.order.num_rows - self._position
-        return left // self.rows_per_step if self.ragged_end == "drop" else -(-left // self.rows_per_step)
+        return self._steps_from(self._position)
 
     @property
     def num_left_out(self) -> int:
@@ -109,6 +109,7 @@ class RowBatchSampler:
         return self.num_steps * (1 if self.rank is not None else self.num_ranks)
 
     def __iter__(self) -> "RowPass":
+        self._begun = self._epoch, self._position
         return RowPass(self)
 
     def set_epoch(self, epoch: int) -> None:
@@ -121,9 +122,10 @@ class RowBatchSampler:
             behind = (self._epoch - epoch) * self.order.num_rows + self._position
             self._position = behind % self.rows_per_step if self.ragged_end == "carry" else 0
             self._epoch = epoch
+            self._begun = None
 
     def position_after(self, num_batches: int) -> RowPosition:
-        """Where all rows stand when each rank has used ``num_batches`` of the next pass.
+        """Where all rows stand when each rank has used ``num_batches`` of the pass that was begun last.
 
         It is what to save beside a model that is trained from a plain DataLoader, whose workers read ahead.
 
@@ -131,9 +133,10 @@ class RowBatchSampler:
             FeedError: The pass has fewer.
         """
         number = whole_number(num_batches, "num_batches", minimum=0)
-        if number > self.num_steps:
-            raise FeedError(f"num_batches is {number}, expected at most the {self.num_steps} of the pass")
-        return self._row_position(*self._after(self._epoch, self._position, number))
+        epoch, position = self._begun or (self._epoch, self._position)
+        if number > self._steps_from(position):
+            raise FeedError(f"num_batches is {number}, expected at most the {self._steps_from(position)} of the pass")
+        return self._row_position(*self._after(epoch, position, number))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next pass begins; knows no ranks."""
@@ -148,6 +151,11 @@ class RowBatchSampler:
         position = RowPosition.from_state_dict(state)
         self._check_rows(position)
         self._epoch, self._position = position.epoch, position.position
+        self._begun = None
+
+    def _steps_from(self, position: int) -> int:
+        left = self.order.num_rows - position
+        return left // self.rows_per_step if self.ragged_end == "drop" else -(-left // self.rows_per_step)
 
     def _check_rows(self, position: RowPosition) -> None:
         for name, mine in (("num_rows", self.order.num_rows), ("seed", self.order.seed)):
@@ -276,7 +284,7 @@ class RowSampler(RowBatchSampler):
         return full * self.rows_per_batch + stop - start
 
     def __iter__(self) -> "SingleRowPass":  # type: ignore[override]  # a sampler gives rows, a batch sampler lists
-        return SingleRowPass(RowPass(self))
+        return SingleRowPass(super().__iter__())
 
 
 class SingleRowPass(Iterator[int]):

@@ -97,7 +97,7 @@ def _read_turn(what: str, turn: Any) -> Message:
     if not isinstance(turn, dict) or "from" not in turn:
         return _read_message(what, turn)
     speaker, value = turn["from"], turn.get("value")
-    if speaker not in _SPEAKERS:
+    if not isinstance(speaker, str) or speaker not in _SPEAKERS:
         raise RecordError(
             f"{what} is from {speaker!r}, expected one of {', '.join(_SPEAKERS)}; rename the speaker",
             reason="unknown_role",

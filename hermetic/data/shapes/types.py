@@ -25,6 +25,10 @@ class ChatRecord:
     first: int = 0
     """Assistant turns before this message are context: the prompt of a completion, or of a preference."""
 
+    def up_to(self, message: int) -> "ChatRecord":
+        """The conversation before message ``message``."""
+        return ChatRecord(where=self.where, messages=self.messages[:message], tools=self.tools)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairRecord:

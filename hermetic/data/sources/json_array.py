@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from hermetic.data.sources.json_lines import BOM
-from hermetic.data.sources.json_text import is_cut_off, parse_object
+from hermetic.data.sources.json_text import completeness, parse_object
 from hermetic.data.sources.parts import MAX_RECORD_BYTES, BadRecord, Part, Range, SourceFile, SourceRecord, location
 from hermetic.data.sources.scan import find_separators, start_state
 from hermetic.errors import SourceError
@@ -98,10 +98,10 @@ def _refuse_content_after(file: SourceFile, stream: BinaryIO, end: int) -> None:
 
 
 def _refuse_endless(file: SourceFile, stream: BinaryIO, start: int, number: int) -> None:
-    """Refuse a file whose last element is not merely cut off: what it swallowed may be any number of records."""
+    """Refuse a file whose last element is neither whole nor cut off: it may have swallowed any number of records."""
     size = file.size - start
     stream.seek(start)
-    if size > MAX_RECORD_BYTES or not is_cut_off(stream.read(size)):
+    if size > MAX_RECORD_BYTES or completeness(stream.read(size)) == "malformed":
         raise SourceError(
             f"{location(file.name, number)}: the end of this element, which begins at byte {start + 1}, cannot be "
             f"found in the {size} bytes up to the end of the file: a quote or a bracket in it has no partner; "
@@ -159,11 +159,11 @@ def read_elements(file: SourceFile, part: Part) -> Iterator[SourceRecord | BadRe
         blank = element.size <= MAX_RECORD_BYTES and not element.content.strip()
         if blank and element.ended and element.last and element.number == 1:
             return  # nothing stands between the brackets
-        if element.ended or not (blank or is_cut_off(element.content)):
+        whole = element.ended or completeness(element.content) == "whole"
+        if whole:
             yield _record(file, element, blank=blank)
         if not element.ended:
-            number = element.number if blank or is_cut_off(element.content) else element.number + 1
-            yield _torn(file, number, element)
+            yield _torn(file, element.number + int(whole), element)
 
 
 def _record(file: SourceFile, element: _Element, *, blank: bool) -> SourceRecord | BadRecord:

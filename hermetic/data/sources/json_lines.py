@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from hermetic.data.sources.json_text import is_cut_off, parse_object
+from hermetic.data.sources.json_text import completeness, parse_object
 from hermetic.data.sources.parts import MAX_RECORD_BYTES, BadRecord, Part, Range, SourceFile, SourceRecord, location
 from hermetic.errors import SourceError
 
@@ -78,9 +78,9 @@ def _record(file: SourceFile, line: bytes, number: int, end: int) -> SourceRecor
         return None
     where = location(file.name, number)
     try:
-        return SourceRecord(where=where, number=number, values=parse_object(line, where, what="line"))
+        return SourceRecord(where=where, number=number, values=parse_object(line.rstrip(b"\r\n"), where, what="line"))
     except SourceError as error:
-        torn = end == file.size and not line.endswith(b"\n") and is_cut_off(line)
+        torn = end == file.size and not line.endswith(b"\n") and completeness(line) == "cut off"
         return BadRecord(where=where, number=number, error=_torn(where, line, end) if torn else error)
 
 

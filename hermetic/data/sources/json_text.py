@@ -11,14 +11,14 @@ import json
 import math
 import re
 import sys
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
 
 from hermetic.data.sources.scan import deepest
 from hermetic.errors import SourceError
 
-__all__ = ["MAX_DEPTH", "is_cut_off", "parse_object", "parse_value"]
+__all__ = ["MAX_DEPTH", "completeness", "parse_object", "parse_value"]
 
 MAX_DEPTH: Final = 128
 """Brackets and braces open at once; far below where Python's reader runs out of stack, wherever it is called."""
@@ -27,7 +27,7 @@ _SNIPPET_CHARACTERS: Final = 20
 """Characters shown on each side of the place where a text stops being JSON."""
 
 _UNFINISHED: Final = re.compile(
-    r"\s*|\.|[eE][+-]?|-|t(ru?)?|f(a(ls?)?)?|n(ul?)?|N(a)?|-?I(n(f(i(n(it?)?)?)?)?)?|\\?u?[0-9a-fA-F]{0,3}"
+    r"\s*|\.|[eE][+-]?|-|t(ru?)?|f(a(ls?)?)?|n(ul?)?|N(a)?|-?I(n(f(i(n(it?)?)?)?)?)?|\\?u?[0-9a-fA-F]{0,4}"
 )
 """What a reader objects to where a text was cut off: the beginning of a token, or nothing."""
 
@@ -72,8 +72,8 @@ def parse_value(raw: bytes, place: str, *, what: str) -> Any:
         _refuse_nul(raw, place, what)
         near = text[max(0, error.pos - _SNIPPET_CHARACTERS) : error.pos + _SNIPPET_CHARACTERS].strip()
         raise SourceError(
-            f"{place}: malformed JSON, {error.msg} at character {error.pos + 1} of the {what}, near {near!r}; "
-            f"expected one complete JSON object; repair or remove the {what}"
+            f"{place}: malformed JSON, {error.msg.removesuffix(' at')} at character {error.pos + 1} of the {what}, "
+            f"near {near!r}; expected one complete JSON object; repair or remove the {what}"
         ) from error
     except _Refused as error:
         phrase, reason = error.args
@@ -160,19 +160,20 @@ _LONG_NUMBERS: Final = json.JSONDecoder(parse_int=_whole)
 _SHAPE_ONLY: Final = json.JSONDecoder(parse_int=len)
 
 
-def is_cut_off(raw: bytes) -> bool:
-    """Whether ``raw`` is the beginning of a longer JSON value: nothing is wrong with it but its end.
+def completeness(raw: bytes) -> Literal["whole", "cut off", "malformed"]:
+    """Tell the beginning of a longer JSON value, with which nothing is wrong but its end, from one that is malformed.
 
     Example:
-        ``b'{"a": tr'`` is cut off; ``b'{"a": 1]'`` is malformed; ``b'{"a": 1}'`` is complete.
+        ``b'{"a": 1}'`` is whole, ``b'{"a": tr'`` is cut off, ``b'{"a": 1]'`` is malformed.
     """
     if int(deepest(np.frombuffer(raw, np.uint8))) > MAX_DEPTH:
-        return False
+        return "malformed"
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(raw)  # half a character at the end is left out
         _SHAPE_ONLY.decode(text)
     except UnicodeDecodeError:
-        return False
+        return "malformed"
     except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string") or _UNFINISHED.fullmatch(text[error.pos :]) is not None
-    return False
+        unfinished = error.msg.startswith("Unterminated string") or _UNFINISHED.fullmatch(text[error.pos :])
+        return "cut off" if unfinished else "malformed"
+    return "whole"

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from hermetic.data.sources.fingerprint import data_files
 from hermetic.data.sources.parts import BadRecord, Part, Range, SourceFile, SourceRecord, location
-from hermetic.data.sources.table_rows import check_schema, rows_of
+from hermetic.data.sources.table_rows import Row, check_schema, rows_of
 from hermetic.errors import SourceError
 
 __all__ = ["read_rows", "split_rows"]
@@ -31,17 +31,15 @@ _STREAM_ENDS: Final = (b"\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0")
 """End of an Arrow stream, as it is written today and as it was before version 0.15."""
 
 
-@contextmanager
-def _reading(name: str) -> Iterator[None]:
-    """Turn what Arrow says about a damaged file into a :class:`SourceError`."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise SourceError(
-            f"{name} cannot be read as a table: {error}; write or copy the file anew", reason="corrupt_file"
-        ) from error
+_DAMAGE: Final = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What Arrow raises over a file that is not what it says it is."""
+
+
+def _damaged(file: SourceFile, after: int, cause: Exception) -> SourceError:
+    return SourceError(
+        f"{file.name} cannot be read as a table after row {after}: {cause}; write or copy the file anew",
+        reason="corrupt_file",
+    )
 
 
 def split_rows(file: SourceFile, *, part_bytes: int) -> Iterator[Range]:
@@ -50,8 +48,10 @@ def split_rows(file: SourceFile, *, part_bytes: int) -> Iterator[Range]:
     Raises:
         SourceError: If the file is damaged or has a column twice.
     """
-    with _reading(file.name):
+    try:
         chunks = list(_row_groups(file) if file.kind == "parquet" else _batch_sizes(file))
+    except _DAMAGE as error:
+        raise _damaged(file, 0, error) from error
     start = stop = held = 0
     for rows, size in chunks:
         if held and held + size > part_bytes:
@@ -75,15 +75,13 @@ def read_rows(file: SourceFile, part: Part) -> Iterator[SourceRecord | BadRecord
     """
     batches = _parquet_batches(file, part) if file.kind == "parquet" else _arrow_batches(file, part)
     number = part.start
-    with _reading(file.name):
+    try:
         for batch in batches:
             for row in rows_of(batch):
                 number += 1
-                where = location(file.name, number)
-                if isinstance(row, dict):
-                    yield SourceRecord(where=where, number=number, values=row)
-                else:
-                    yield BadRecord(where=where, number=number, error=_bad_row(where, row))
+                yield _record(file, number, row)
+    except _DAMAGE as error:
+        raise _damaged(file, number, error) from error
     if number != part.stop:
         raise SourceError(
             f"{file.name} ends after row {number}, expected rows up to {part.stop}; write or copy the file anew",
@@ -91,12 +89,17 @@ def read_rows(file: SourceFile, part: Part) -> Iterator[SourceRecord | BadRecord
         )
 
 
-def _bad_row(where: str, cause: Exception) -> SourceError:
-    if isinstance(cause, UnicodeDecodeError):
-        return SourceError(
-            f"{where}: a text of the row is not UTF-8 ({cause}); write the column anew", reason="not_utf8"
-        )
-    return SourceError(f"{where}: a value of the row cannot be read: {cause}; write the column anew")
+def _record(file: SourceFile, number: int, row: Row) -> SourceRecord | BadRecord:
+    where = location(file.name, number)
+    if isinstance(row, dict):
+        return SourceRecord(where=where, number=number, values=row)
+    text = isinstance(row, UnicodeDecodeError)
+    error = SourceError(
+        f"{where}: {'a text of the row is not UTF-8' if text else 'a value of the row cannot be read'} ({row}); "
+        "write the column anew",
+        reason="not_utf8" if text else "malformed",
+    )
+    return BadRecord(where=where, number=number, error=error)
 
 
 def _row_groups(file: SourceFile) -> Iterator[tuple[int, int]]:
@@ -137,10 +140,10 @@ def _within(batches: Iterable[pa.RecordBatch], first: int, part: Part) -> Iterat
 def _batch_sizes(file: SourceFile) -> Iterator[tuple[int, int]]:
     """Rows and bytes of each record batch."""
     for path in data_files(file.path, file.name):
-        with _arrow(path) as (schema, batches):
+        with _arrow(path, file.name) as (schema, batches):
             check_schema(schema, file.name)
             for batch in batches:
-                yield len(batch), batch.nbytes
+                yield len(batch), batch.get_total_buffer_size()  # nbytes would follow offsets not yet validated
 
 
 def _arrow_batches(file: SourceFile, part: Part) -> Iterator[pa.RecordBatch]:
@@ -153,30 +156,38 @@ def _arrow_batches(file: SourceFile, part: Part) -> Iterator[pa.RecordBatch]:
 
 def _all_batches(file: SourceFile) -> Iterator[pa.RecordBatch]:
     for path in data_files(file.path, file.name):
-        with _arrow(path) as (_, batches):
+        with _arrow(path, file.name) as (_, batches):
             yield from batches
 
 
 @contextmanager
-def _arrow(path: Path) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+def _arrow(path: Path, name: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Open an Arrow IPC file or stream, whichever it is."""
-    with path.open("rb") as stream:
-        is_file = stream.read(len(_FILE_MAGIC)) == _FILE_MAGIC
-        stream.seek(max(0, stream.seek(0, 2) - 8))
-        end = stream.read()
-    if not is_file and not end.endswith(_STREAM_ENDS):
-        raise SourceError(
-            f"{path.name} is an Arrow stream without an end, expected the end marker that its writer leaves when it "
-            "closes; write or copy the file anew",
-            reason="truncated_file",
-        )
     with pa.memory_map(str(path)) as mapped:
+        is_file = mapped.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+        mapped.seek(0)
         if is_file:
             table = pa.ipc.open_file(mapped)
             yield table.schema, (table.get_batch(index) for index in range(table.num_record_batches))
         else:
             table = pa.ipc.open_stream(mapped)
-            yield table.schema, iter(table)
+            yield table.schema, _stream(table, mapped, name)
+
+
+def _stream(table: pa.RecordBatchReader, mapped: pa.MemoryMappedFile, name: str) -> Iterator[pa.RecordBatch]:
+    """Give the batches of a stream, which has to end as its writer ends it: Arrow takes any end of the file for one."""
+    end = mapped.tell()
+    for batch in table:
+        end = mapped.tell()
+        yield batch
+    mapped.seek(end)
+    rest = mapped.read()
+    if rest not in _STREAM_ENDS:
+        raise SourceError(
+            f"{name}: after the last batch of the Arrow stream come {len(rest)} bytes, expected the end marker that "
+            "its writer leaves when it closes, and nothing else; write or copy the file anew",
+            reason="trailing_content" if len(rest) > len(_STREAM_ENDS[0]) else "truncated_file",
+        )
 
 
 def rows_at_once(rows: int, size: int) -> int:
