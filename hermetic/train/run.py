@@ -82,7 +82,7 @@ def train(
                 "tokenizer": model,
                 "on_overflow": on_overflow,
                 "trust_remote_code": trust_remote_code,
-                "on_progress": lambda count: say(f"{count:,} documents tokenized"),
+                "on_progress": lambda now: say(f"{now.stage}, {now.documents:,} documents"),
             },
         )
         say(f"loading {model}")
