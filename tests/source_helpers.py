@@ -5,8 +5,10 @@ import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from hermetic.data.sources import BadRecord, SourceSpec, find_files, read_part, read_records, split_into_parts
+from hermetic.errors import SourceError
 
 
 def as_jsonl(path, records):
@@ -109,6 +111,13 @@ def read_all(path, *, part_bytes, spool):
     files = found(path, spool=spool)
     parts = split_into_parts(files, part_bytes=part_bytes)
     return [record for part in parts for record in read_part(files[part.file], part)]
+
+
+def refused(*locations, spool):
+    """The reason and the message of the error that finding files ends in."""
+    with pytest.raises(SourceError) as caught:
+        found(*locations, spool=spool)
+    return caught.value.reason, str(caught.value)
 
 
 def numbered(records):

@@ -139,6 +139,72 @@ def test_a_damaged_folder_and_no_folder_are_bad_input(tmp_path, chats):
     refused(run("inspect", tmp_path / "nope"), "has no manifest.json", code="HE604")
 
 
+def test_rows_are_shown_as_text_or_as_one_json_object(tmp_path, chats):
+    pack(chats, tmp_path / "packed")
+    with_text = ["inspect", tmp_path / "packed", "--show", 2, "--tokenizer", DEMO_TOKENIZER]
+    shown, as_json, ids = run(*with_text), run(*with_text, "--json"), run("inspect", tmp_path / "packed", "--show", 1)
+    assert shown.exit_code == as_json.exit_code == ids.exit_code == 0
+    assert "▌ You are welcome.<|end|>" in shown.stdout
+    assert "chats.jsonl:" in shown.stdout
+    (row, *_) = only_json(as_json.stdout)["rows"]
+    assert "".join(token["text"] for token in row["documents"][0]["tokens"]).startswith("<|user|>What is 2 plus 3?")
+    assert "welcome" not in ids.stdout
+    assert shown.stderr == as_json.stderr == ids.stderr == ""
+    refused(run("inspect", tmp_path / "packed", "--show", 0), "rows is 0, expected at least 1", code="HE600")
+
+
+def test_a_checked_folder_is_sound_or_a_finding(tmp_path, chats):
+    pack(chats, tmp_path / "packed")
+    check = ["inspect", tmp_path / "packed", "--check", "--tokenizer", DEMO_TOKENIZER]
+    sound = run(*check)
+    assert sound.exit_code == 0
+    assert sound.stdout.splitlines()[-1] == "sound"
+    (tmp_path / "packed" / "state.json").write_text("{}")
+    damaged, as_json = run(*check), run(*check, "--json")
+    assert damaged.exit_code == as_json.exit_code == 1
+    assert "HE604" in damaged.stdout
+    failed = [check for check in only_json(as_json.stdout)["checks"] if check["result"] == "failed"]
+    assert [(check["code"], "state.json is damaged" in check["found"]) for check in failed] == [("HE604", True)]
+    refused(run("inspect", tmp_path / "nope", "--check"), "has no manifest.json", code="HE604")
+
+
+def test_duplicates_are_a_finding_and_their_absence_is_none(tmp_path, chats):
+    pack(chats, tmp_path / "packed")
+    find = ["inspect", tmp_path / "packed", "--duplicates"]
+    shown, as_json = run(*find, "--tokenizer", DEMO_TOKENIZER), run(*find, "--threshold", 1, "--json")
+    assert shown.exit_code == as_json.exit_code == 1
+    assert "tokens: <|user|>What" in shown.stdout
+    found = only_json(as_json.stdout)
+    assert (found["pairs"], found["identical_pairs"], found["clusters"], found["threshold"]) == (15, 15, 1, 1.0)
+    refused(run(*find, "--threshold", 0.1), "threshold is 0.1, expected 0.5 to 1", code="HE600")
+
+    pack_file(token_file(tmp_path / "one.jsonl", [9]), tmp_path / "one", tokenizer=DEMO_TOKENIZER, capacity=16)
+    assert run("inspect", tmp_path / "one", "--duplicates").exit_code == 0
+
+
+# export
+
+
+def test_exporting_says_in_one_line_or_one_json_object_what_was_written(tmp_path, chats):
+    pack(chats, tmp_path / "packed")
+    shown = run("export", tmp_path / "packed", "--to", "megatron", "--out", tmp_path / "a")
+    as_json = run("export", tmp_path / "packed", "--to", "tokens", "--out", tmp_path / "b", "--json")
+    assert shown.exit_code == as_json.exit_code == 0
+    assert shown.stdout.count("\n") == 1
+    assert f"written as megatron to {tmp_path / 'a'}" in shown.stdout
+    assert only_json(as_json.stdout) == json.loads((tmp_path / "b" / "export.json").read_text())
+    assert shown.stderr == as_json.stderr == ""
+
+
+def test_exporting_refuses_bad_input(tmp_path, chats):
+    pack(chats, tmp_path / "packed")
+    export = ["export", tmp_path / "packed", "--out", tmp_path / "out"]
+    refused(run(*export, "--to", "npy"), "expected one of trl, parquet, megatron", code="HE600")
+    refused(run("export", tmp_path / "nope", "--out", tmp_path / "out", "--to", "trl"), "no manifest", code="HE604")
+    refused(run(*export[:2], "--out", tmp_path / "packed", "--to", "trl"), "is not empty", code="HE604")
+    assert not (tmp_path / "out").exists()
+
+
 # probe
 
 

@@ -29,6 +29,7 @@ def test_an_all_ones_mask_turns_isolation_off(name):
     assert without.verdict == "sealed"
     assert with_mask.verdict == "leak"
     assert codes(with_mask) == ["HM100", "HM101"]
+    assert with_mask.findings[0].where.startswith("model.layers.0.self_attn (")
     assert float(with_mask.equivalence[0]) <= 10 * with_mask.noise_floor
     assert float(with_mask.equivalence[1]) > 1.0
 
@@ -40,6 +41,7 @@ def test_a_cache_left_at_its_default_turns_isolation_off():
 
     assert report.verdict == "leak"
     assert codes(report) == ["HM100", "HM102"]
+    assert report.findings[0].where == "model.layers.0.self_attn (LlamaAttention)"
     model.config.use_cache = False
     assert hermetic.probe(calling(model, "default_cache"), lengths=LENGTHS).verdict == "sealed"
 
@@ -74,19 +76,24 @@ def test_gpt_oss_leaks_on_perfect_inputs_and_is_sealed_after_sealing():
     report = hermetic.probe(model)
 
     assert report.verdict == "leak"
+    assert codes(report) == ["HM100", "HM108"]
     assert report.findings[0].where == "model.layers.0.self_attn (GptOssAttention)"
     assert float(report.influence.max()) > 1.0
     assert hermetic.probe(hermetic.seal(model, backend="reference")).verdict == "sealed"
 
 
 @pytest.mark.parametrize(
-    ("name", "where"),
-    [("lfm2", "model.layers.0.conv (Lfm2ShortConv)"), ("qwen3_5", "model.layers.0.linear_attn (Qwen3_5GatedDeltaNet)")],
+    ("name", "where", "code"),
+    [
+        ("lfm2", "model.layers.0.conv (Lfm2ShortConv)", "HM302"),
+        ("qwen3_5", "model.layers.0.linear_attn (Qwen3_5GatedDeltaNet)", "HM301"),
+    ],
 )
-def test_a_hybrid_leaks_through_its_other_token_mixer_on_positions_alone(name, where):
+def test_a_hybrid_leaks_through_its_other_token_mixer_on_positions_alone(name, where, code):
     report = hermetic.probe(calling(tiny(name), "only_position_ids"))
 
     assert report.verdict == "leak"
+    assert codes(report) == [code]
     assert report.findings[0].where == where
 
 
@@ -159,6 +166,8 @@ def test_on_an_eager_model_a_boolean_mask_is_caught():
     batch = packed(LENGTHS)
 
     assert report.verdict == "leak"
+    assert codes(report) == ["HM100", "HM109"]
+    assert report.findings[0].where == "model.layers.0.self_attn (LlamaAttention)"
     assert float(report.influence[1, 0]) > 1.0
     for one, other in zip(batch.unpack(forward(batch)), alone(tiny("llama"), batch), strict=True):
         assert (one - other).abs().max().item() > 1.0
@@ -174,6 +183,7 @@ def test_document_numbers_in_a_mask_become_booleans_and_the_probe_says_so():
     report = hermetic.probe(forward, lengths=LENGTHS)
     assert report.verdict == "leak"
     assert codes(report) == ["HM100", "HM103"]
+    assert report.findings[0].where == "model.layers.0.self_attn (LlamaAttention)"
     assert "makes booleans of them" in report.findings[1].what
 
 

@@ -1,13 +1,16 @@
 """What is not a record is reported with file, line, value and way out, and the records around it are still read."""
 
 import json
+import re
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from source_helpers import found, outcome, read_all, write_raw
 
+import hermetic.data.sources
 from hermetic.data.sources import MAX_RECORD_BYTES, BadRecord, read_part, read_records, split_into_parts
 from hermetic.data.sources.json_text import MAX_DEPTH, completeness, parse_object
 from hermetic.errors import SourceError
@@ -248,3 +251,13 @@ def test_a_line_of_200_mb_is_named_with_its_size_and_never_held(tmp_path):
         "ends, and split or remove the record"
     )
     assert most < 2.5 * MAX_RECORD_BYTES
+
+
+def test_the_page_of_sources_lists_exactly_the_reasons_that_the_code_gives():
+    code = "".join(path.read_text("utf-8") for path in Path(hermetic.data.sources.__file__).parent.glob("*.py"))
+    given_there = set(re.findall(r'reason="(\w+)"', code)) | set(re.findall(r'reason="\w+" if .* else "(\w+)"', code))
+    refused = set(re.findall(r'^ +"(\w+)",\n +\)$|"(not_finite)"', code, re.MULTILINE))
+    page = (Path(__file__).parents[1] / "docs" / "sources.md").read_text("utf-8")
+    listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+
+    assert sorted(listed) == sorted(given_there | {first or second for first, second in refused} | {"malformed"})

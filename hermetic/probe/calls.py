@@ -312,6 +312,8 @@ class Called:
     """``[T, V]``, the tokens of the probed documents in order."""
     loss: torch.Tensor | None
     """The model's own loss, when the call brings labels and the model returns it."""
+    aux_loss: torch.Tensor | None
+    """That of a router, which is a part of it."""
     whole: torch.Tensor | None
     """The model's own logits, from which the loss comes; ``logits`` is a selection of their lines."""
     lines: torch.Tensor | None
@@ -332,8 +334,10 @@ def _called_as(model: nn.Module, call: Call) -> Forward:
                 args, kwargs = rebuilt(call, batch, slots, with_labels=False)
                 logits = _logits_in(model(*args, **kwargs), slots)
         lines = None if slots.one_stream else slots.real.flatten()
-        loss = getattr(output, "loss", None)
-        return output if logits is None else Called(logits=logits, loss=loss, whole=whole, lines=lines)
+        if logits is None:
+            return output
+        loss, aux_loss = getattr(output, "loss", None), getattr(output, "aux_loss", None)
+        return Called(logits=logits, loss=loss, aux_loss=aux_loss, whole=whole, lines=lines)
 
     def counting(batch: PackedBatch, *, num_items_in_batch: int | None = None) -> Any:
         return forward(batch, num_items_in_batch)

@@ -38,7 +38,6 @@ from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import ProbeError
 from hermetic.loss import packed_loss
-from hermetic.probe.precision import gathering
 from hermetic.probe.sample import few_documents, few_of, is_small, miniature
 from hermetic.probe.subject import Subject
 from hermetic.seal.measure import (
@@ -53,6 +52,7 @@ from hermetic.seal.measure import (
     noise_floor,
     perturbed_by_roundings,
 )
+from hermetic.seal.precision import gathering
 
 MAX_COMPARED_PARAMETERS = 2**25
 """Parameter gradients are compared on at most this many numbers, smallest tensors first, to bound memory."""

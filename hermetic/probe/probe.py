@@ -29,7 +29,6 @@ from hermetic.probe.judge import judge
 from hermetic.probe.lengthen import Lengthening, lengthen
 from hermetic.probe.locate import read_layers
 from hermetic.probe.observe import Observation, observe
-from hermetic.probe.precision import LOW
 from hermetic.probe.report import Finding, LayerReading, LeakReport, Verdict
 from hermetic.probe.sample import documents_of, few_of, halved, is_small
 from hermetic.probe.subject import Forward, Subject, packed_run, subject_from
@@ -41,6 +40,7 @@ from hermetic.seal.measure import (
     GradientInfluence,
     largest_difference,
 )
+from hermetic.seal.precision import LOW
 
 INSTRUMENTS = ("swap", "gradient", "solo", "length-change", "causality", "targets", "weights")
 """The instruments of ``probe``, in the order in which they run."""

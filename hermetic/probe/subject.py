@@ -15,10 +15,10 @@ from torch import nn
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import ProbeError, UnsupportedError
-from hermetic.probe.precision import Float32, in_float32
 from hermetic.probe.randomness import Drawing, same_randomness, state_put_back
 from hermetic.seal import is_sealed
 from hermetic.seal.measure import FORWARD_FAILURES, evaluation, largest_difference
+from hermetic.seal.precision import Float32, in_float32
 
 Forward = Callable[[PackedBatch], Any]
 

@@ -14,7 +14,6 @@ do not follow the loss; and, of a larger batch, to a loss that is computed in ch
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -22,6 +21,7 @@ from hermetic.batch import PackedBatch, collate
 from hermetic.errors import ProbeError
 from hermetic.probe.sample import documents_of, few_documents
 from hermetic.probe.subject import Subject
+from hermetic.probe.targets import router_part
 from hermetic.seal.measure import FLOOR_FACTOR, perturbed_by_roundings
 
 _DRAWS = 3
@@ -108,17 +108,8 @@ def _parts(documents: Sequence[dict[str, torch.Tensor]]) -> list[list[dict[str, 
 
 def _loss(subject: Subject, batch: PackedBatch, count: int | None = None) -> _Loss:
     output = subject.output_with_loss(batch, count=count)
-    return _Loss(total=float(output.loss), router=_router_part(subject, output), dtype=output.loss.dtype)
-
-
-def _router_part(subject: Subject, output: Any) -> float:
-    """A router's share: transformers returns its loss, and adds it times a coefficient of the configuration."""
-    router = getattr(output, "aux_loss", None)
-    if not isinstance(router, torch.Tensor):
-        return 0.0
-    configs = [getattr(module, "config", None) for module in subject.modules]
-    found = [c for config in configs if (c := getattr(config, "router_aux_loss_coef", None)) is not None]
-    return float(found[0]) * float(router) if found else 0.0
+    router = router_part(subject, output)
+    return _Loss(total=float(output.loss), router=0.0 if router is None else float(router), dtype=output.loss.dtype)
 
 
 def _misfit(alone: Sequence[float], packed: float, tokens: Sequence[int], sizes: Sequence[int]) -> float:

@@ -9,6 +9,9 @@ unshifted, -100 on each document's first token and on unsupervised tokens. Rows 
 ``streaming.StreamingDataset`` gives the arrays back; ``hermetic.collate`` makes a batch of the documents that
 ``numpy.split(input_ids, numpy.cumsum(seq_lengths)[:-1])`` cuts them into. LLM Foundry's own packing keeps documents
 apart in MPT models alone; these rows are for a loader that reads ``seq_lengths``.
+
+mosaicml-streaming 0.13 asks for transformers below 5, which reading and writing shards does not need: install it first
+and ``hermetic[hf]`` after it, against pip's complaint. Therefore no extra brings it.
 """
 
 import os
