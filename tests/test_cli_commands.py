@@ -178,7 +178,7 @@ def test_duplicates_are_a_finding_and_their_absence_is_none(tmp_path, chats):
     assert (found["pairs"], found["identical_pairs"], found["clusters"], found["threshold"]) == (15, 15, 1, 1.0)
     refused(run(*find, "--threshold", 0.1), "threshold is 0.1, expected 0.5 to 1", code="HE600")
 
-    pack_file(token_file(tmp_path / "one.jsonl", [9]), tmp_path / "one", tokenizer=DEMO_TOKENIZER, capacity=16)
+    pack_sources(token_file(tmp_path / "one.jsonl", [9]), tmp_path / "one", tokenizer=DEMO_TOKENIZER, capacity=16)
     assert run("inspect", tmp_path / "one", "--duplicates").exit_code == 0
 
 

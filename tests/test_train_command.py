@@ -112,7 +112,9 @@ def test_what_is_done_is_told_and_nothing_else_is_printed_or_left_behind(tmp_pat
     said = []
     metrics = train(model=model, data=data, out=tmp_path / "tuned", capacity=16, on_stage=said.append)
     steps = [stage for stage in said if stage.startswith("step ")]
-    assert said[:3] == ["10 documents tokenized", f"loading {model}", "sealing"]
+    packing = [stage for stage in said if stage.endswith(" documents")]
+    assert packing[-1] == "writing rows, 10 documents"
+    assert said[len(packing) : len(packing) + 2] == [f"loading {model}", "sealing"]
     assert said[-1] == f"writing {tmp_path / 'tuned'}"
     assert len(steps) == metrics.steps + 1
     assert f"loss {metrics.losses[-1]:.4f}" in steps[-1]
