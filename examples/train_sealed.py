@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainin
 
 import hermetic
 import hermetic.demo
-from hermetic.data import load_tokenizer, open_packed, pack_file
+from hermetic.data import load_tokenizer, open_packed, pack_sources
 from hermetic.demo.conversations import write_conversations
 from hermetic.integrations.transformers import PackedCollator, RowDataset, SealedTrainer
 
@@ -23,7 +23,7 @@ TOKENIZER = Path(hermetic.demo.__file__).parent / "tokenizer"
 def main(folder: Path) -> None:
     """Pack 200 conversations into rows of 512 tokens and take one pass over them."""
     write_conversations(folder / "chats.jsonl", count=200, seed=0)
-    manifest = pack_file(folder / "chats.jsonl", folder / "rows", tokenizer=TOKENIZER, capacity=512)
+    manifest = pack_sources(folder / "chats.jsonl", folder / "rows", tokenizer=TOKENIZER, capacity=512)
     print(f"{manifest.documents_placed} documents in {manifest.rows} rows, utilization {manifest.utilization:.1%}")
 
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -6,19 +6,32 @@ Exit code 0 is sound, 1 a finding (a leak, a lost token), 2 wrong usage or bad i
 import dataclasses
 import functools
 import json
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, cast
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from hermetic.errors import HermeticError, LeakError
 
 if TYPE_CHECKING:
+    from hermetic.data import PackProgress
+    from hermetic.data.encode import OnBadRecord, TrainOn
     from hermetic.train import TrainMetrics
 
 app = typer.Typer(
@@ -153,10 +166,18 @@ def plan(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: hermetic pack chats.jsonl --tokenizer ./model --capacity 4096 --out packed")
+@app.command(
+    epilog="Example: hermetic pack chats.jsonl more.parquet@0.5 --tokenizer ./model --capacity 4096 --out packed"
+)
 @_reports_errors
 def pack(
-    source: Annotated[Path, typer.Argument(help="A .jsonl or .parquet file of conversations, texts or token ids.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files, globs, folders or hub:NAME of datasets, - for stdin; @0.5 behind one takes half of it, @2 all "
+            "of it twice."
+        ),
+    ],
     *,
     tokenizer: Annotated[str, typer.Option(help="Folder or hub id of a tokenizer.")],
     capacity: Capacity,
@@ -165,35 +186,80 @@ def pack(
         str, typer.Option(help="best_fit_decreasing, optimal, next_fit, or concat_then_split (pretraining only).")
     ] = "best_fit_decreasing",
     on_overflow: OnOverflow = "error",
+    train_on: Annotated[
+        str, typer.Option(help="assistant: all that it says; last: its last turn; all: everything.")
+    ] = "assistant",
+    on_bad_record: Annotated[
+        str, typer.Option(help="error ends the run at a malformed record, skip counts it.")
+    ] = "error",
     seed: Annotated[int, typer.Option(help="Of the order of rows and of who shares one.")] = 0,
+    file_format: Annotated[
+        str, typer.Option("--format", help="arrow, mapped into memory, or parquet, smaller.")
+    ] = "arrow",
+    workers: Annotated[int, typer.Option(help="Processes that tokenize; 0: one for each core.")] = 0,
+    engine: Annotated[str, typer.Option(help="local, or ray: on a Ray cluster.")] = "local",
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Tokenize documents and pack them into rows that `datasets` opens.
 
-    In conversations all but the assistant's tokens are masked. The exit code is 1 when tokens were lost, as
-    --on-overflow truncate and drop ask for; the folder is written.
+    A run that died goes on where it was when the same command is given again. In conversations all but the assistant's
+    tokens are masked. The exit code is 1 when tokens were lost or records skipped, as was asked for; the folder is
+    written.
     """
-    from hermetic.data import inspect_packed, pack_file, render
+    from hermetic.data import inspect_packed, pack_sources, render
 
-    with _stages(quiet=as_json) as on_stage:
-        manifest = pack_file(
-            source,
+    with _pack_bar(quiet=as_json) as on_progress:
+        manifest = pack_sources(
+            sources,
             out,
             tokenizer=tokenizer,
             capacity=capacity,
             strategy=strategy,
             on_overflow=on_overflow,
+            train_on=cast("TrainOn", train_on),
+            on_bad_record=cast("OnBadRecord", on_bad_record),
             seed=seed,
+            file_format=file_format,
+            workers=workers or len(os.sched_getaffinity(0)),
+            engine=engine,
             trust_remote_code=trust_remote_code,
-            on_progress=lambda count: on_stage(f"{count:,} documents tokenized"),
+            on_progress=on_progress,
         )
     if as_json:
         _print_json(dataclasses.asdict(manifest))
     else:
         _out.print(render(inspect_packed(out)))
-    if manifest.tokens_lost:
+    if manifest.tokens_lost or manifest.records_skipped:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _pack_bar(*, quiet: bool) -> Iterator[Callable[["PackProgress"], None]]:
+    """A bar on stderr with the stage, what it has done, its rate and the time left; none in a log file."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=_log, transient=True, disable=quiet or not _log.is_terminal) as progress:
+        task = progress.add_task("starting", total=None, rate="")
+        began: list[float] = []
+        counted: list[int] = []
+
+        def tell(now: "PackProgress") -> None:
+            if now.stage != progress.tasks[0].description:
+                progress.reset(task, description=now.stage, total=now.total or None)
+                began[:], counted[:] = [time.monotonic()], [now.documents]
+            rate = (now.documents - counted[0]) / max(time.monotonic() - began[0], 1e-9)
+            shown = f"{now.documents:,} documents" + (f", {rate:,.0f}/s" if rate and now.stage == "tokenizing" else "")
+            progress.update(task, completed=now.done, rate=shown)
+
+        yield tell
 
 
 @app.command(epilog="Example: hermetic inspect packed --show 3 --tokenizer ./model")

@@ -181,7 +181,7 @@ class RecordError(DataError):
 
 
 class TemplateError(DataError):
-    """The tokenizer cannot render a conversation or say which tokens are the assistant's; ``reason`` is for a ledger."""
+    """The tokenizer cannot render a conversation or say which tokens are the assistant's."""
 
     code = "HE603"
 

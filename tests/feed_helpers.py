@@ -8,7 +8,7 @@ import numpy as np
 from data_helpers import DEMO_TOKENIZER, write_jsonl
 from feed_rows import known
 
-from hermetic.data import DocumentList, PackedStream, pack_file
+from hermetic.data import DocumentList, PackedStream, pack_sources
 from hermetic.data.feed import stream as stream_module
 
 
@@ -20,7 +20,7 @@ def documents(lengths, *, seed=0):
 
 def packed_folder(folder, lengths, *, capacity=8, seed=0):
     source = write_jsonl(folder / "ids.jsonl", documents(lengths, seed=seed))
-    pack_file(source, folder / "rows", tokenizer=DEMO_TOKENIZER, capacity=capacity, seed=0)
+    pack_sources(source, folder / "rows", tokenizer=DEMO_TOKENIZER, capacity=capacity, seed=0)
     return folder / "rows"
 
 

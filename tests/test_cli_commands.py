@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import hermetic.demo.run
 from hermetic.cli import app
-from hermetic.data import pack_file
+from hermetic.data import pack_sources
 from hermetic.demo.run import DemoSize
 from hermetic.train import TrainSettings
 
@@ -125,7 +125,7 @@ def test_a_sound_folder_is_exit_code_0(tmp_path, chats):
 
 def test_lost_tokens_are_a_finding(tmp_path):
     data = token_file(tmp_path / "documents.jsonl", [5, 9, 3])
-    pack_file(data, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=8, on_overflow="truncate")
+    pack_sources(data, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=8, on_overflow="truncate")
     shown, as_json = run("inspect", tmp_path / "packed"), run("inspect", tmp_path / "packed", "--json")
     assert shown.exit_code == as_json.exit_code == 1
     assert only_json(as_json.stdout)["manifest"]["tokens_lost"] == 1
@@ -178,7 +178,7 @@ def test_duplicates_are_a_finding_and_their_absence_is_none(tmp_path, chats):
     assert (found["pairs"], found["identical_pairs"], found["clusters"], found["threshold"]) == (15, 15, 1, 1.0)
     refused(run(*find, "--threshold", 0.1), "threshold is 0.1, expected 0.5 to 1", code="HE600")
 
-    pack_file(token_file(tmp_path / "one.jsonl", [9]), tmp_path / "one", tokenizer=DEMO_TOKENIZER, capacity=16)
+    pack_sources(token_file(tmp_path / "one.jsonl", [9]), tmp_path / "one", tokenizer=DEMO_TOKENIZER, capacity=16)
     assert run("inspect", tmp_path / "one", "--duplicates").exit_code == 0
 
 

@@ -10,14 +10,14 @@ from data_helpers import CHAT, DEMO_TOKENIZER, tokenizer_folder, write_jsonl
 from rich.console import Console
 
 import hermetic.data.check as check_module
-from hermetic.data import check_packed, open_packed, pack_file, render_check
+from hermetic.data import check_packed, open_packed, pack_sources, render_check
 from hermetic.errors import DataError, PackedDataError
 
 
 @pytest.fixture
 def folder(tmp_path):
     records = [CHAT, {"text": "a few words"}, {"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}]
-    pack_file(write_jsonl(tmp_path / "a.jsonl", records), tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=64)
+    pack_sources(write_jsonl(tmp_path / "a.jsonl", records), tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=64)
     return tmp_path / "packed"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from data_helpers import DEMO_TOKENIZER, demo_tokenizer, everything_under
 
-from hermetic.data import pack_file, tokenize_file
+from hermetic.data import pack_sources, tokenize_file
 from hermetic.demo.conversations import (
     _GREETINGS,
     _TOPICS,
@@ -169,7 +169,7 @@ def test_the_tokenizer_gives_every_conversation_back(train):
 def test_the_demo_packs_to_more_than_nine_tenths(tmp_path):
     write_conversations(tmp_path / "train.jsonl", count=600, seed=0)
 
-    manifest = pack_file(tmp_path / "train.jsonl", tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=512)
+    manifest = pack_sources(tmp_path / "train.jsonl", tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=512)
 
     assert manifest.utilization > 0.9
     assert manifest.documents_placed == manifest.documents_read == 600

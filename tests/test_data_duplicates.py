@@ -14,7 +14,7 @@ from rich.console import Console
 
 import hermetic.data.duplicates.find as find_module
 from hermetic.constants import IGNORE_INDEX
-from hermetic.data import find_duplicates, open_packed, pack_file, render_duplicates
+from hermetic.data import find_duplicates, open_packed, pack_sources, render_duplicates
 from hermetic.data.duplicates import candidates as candidates_module
 from hermetic.data.duplicates.candidates import candidates
 from hermetic.data.duplicates.findings import _coincidences
@@ -38,7 +38,7 @@ DOCUMENTS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_s
 
 def write(folder, documents, **options):
     source = write_jsonl(folder / "ids.jsonl", [{"input_ids": [int(token) for token in ids]} for ids in documents])
-    pack_file(source, folder / "packed", tokenizer=DEMO_TOKENIZER, **({"capacity": 256} | options))
+    pack_sources(source, folder / "packed", tokenizer=DEMO_TOKENIZER, **({"capacity": 256} | options))
     return folder / "packed"
 
 
@@ -187,7 +187,7 @@ def test_a_folder_without_duplicates_has_none(tmp_path):
 
 def test_the_documents_of_a_pair_are_quoted_with_the_tokenizer_that_made_them(tmp_path):
     record = {"text": "the same words twice"}
-    pack_file(
+    pack_sources(
         write_jsonl(tmp_path / "a.jsonl", [record, record]), tmp_path / "p", tokenizer=DEMO_TOKENIZER, capacity=64
     )
     (pair,) = find_duplicates(tmp_path / "p", tokenizer=DEMO_TOKENIZER).examples
@@ -281,7 +281,7 @@ def test_supervision_plays_no_part(tmp_path):
         tmp_path / "a.jsonl",
         [{"input_ids": ids}, {"input_ids": ids, "labels": [IGNORE_INDEX] * 29 + [29]}],
     )
-    pack_file(source, tmp_path / "p", tokenizer=DEMO_TOKENIZER, capacity=64)
+    pack_sources(source, tmp_path / "p", tokenizer=DEMO_TOKENIZER, capacity=64)
 
     assert find_duplicates(tmp_path / "p").identical_pairs == 1
 
@@ -289,7 +289,7 @@ def test_supervision_plays_no_part(tmp_path):
 def test_the_rendered_report_has_the_counts_and_no_document_reaches_the_terminal(tmp_path):
     record = {"text": "[bold]loud[/bold] \x1b[31mred\x07 and some more words"}
     source = write_jsonl(tmp_path / "a.jsonl", [record, record, {"text": "quite another text"}])
-    pack_file(source, tmp_path / "p", tokenizer=DEMO_TOKENIZER, capacity=256)
+    pack_sources(source, tmp_path / "p", tokenizer=DEMO_TOKENIZER, capacity=256)
     console = Console(file=io.StringIO(), width=200)
     console.print(render_duplicates(find_duplicates(tmp_path / "p", tokenizer=DEMO_TOKENIZER)))
     output = console.file.getvalue()

@@ -17,7 +17,7 @@ from train_helpers import tiny_network
 
 import hermetic
 from hermetic.constants import IGNORE_INDEX
-from hermetic.data import blocks, export_packed, open_packed, pack_file
+from hermetic.data import blocks, export_packed, open_packed, pack_sources
 from hermetic.data.export import FORMATS, arrays, parquet
 from hermetic.data.sources import sha256_of_file
 from hermetic.errors import DataError, MissingDependencyError, PackedDataError
@@ -25,7 +25,7 @@ from hermetic.errors import DataError, MissingDependencyError, PackedDataError
 
 def write(folder, records, **options):
     source = write_jsonl(folder / "ids.jsonl", records)
-    pack_file(source, folder / "packed", tokenizer=DEMO_TOKENIZER, **({"capacity": 64, "seed": None} | options))
+    pack_sources(source, folder / "packed", tokenizer=DEMO_TOKENIZER, **({"capacity": 64, "seed": None} | options))
     return folder / "packed"
 
 

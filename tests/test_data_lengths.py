@@ -11,7 +11,7 @@ from data_helpers import DEMO_TOKENIZER, everything_under, write_jsonl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermetic.data import lengths_from_path, open_packed, pack_file, plan_lengths
+from hermetic.data import lengths_from_path, open_packed, pack_sources, plan_lengths
 from hermetic.data.plan_render import sparkline
 from hermetic.data.statistics import HistogramBar
 from hermetic.errors import DataError, DocumentTooLongError, PackedDataError, PlanError, PlanFileError, SourceError
@@ -76,7 +76,7 @@ def test_a_named_column_is_taken_before_the_usual_ones_and_a_lone_one_needs_no_n
 
 def test_a_packed_folder_gives_the_lengths_of_its_documents_and_its_capacity(tmp_path):
     source = write_jsonl(tmp_path / "texts.jsonl", [{"text": "one two three " * n} for n in (1, 2, 3)])
-    pack_file(source, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=256)
+    pack_sources(source, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=256)
     found = lengths_from_path(tmp_path / "packed")
     assert found.lengths.tolist() == open_packed(tmp_path / "packed").document_lengths.tolist()
     assert (found.capacity, found.kind) == (256, "folder of packed rows")

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hermetic
-import hermetic.data.pack
-from hermetic.data import PackManifest, open_packed, pack_file, tokenize_file
+import hermetic.data.run.account
+from hermetic.data import PackManifest, open_packed, pack_sources, tokenize_file
 from hermetic.data.sources import sha256_of_file
 from hermetic.errors import (
     DataError,
@@ -35,7 +35,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def pack(source, out, *, capacity=16, **options):
-    return pack_file(source, out, tokenizer=DEMO_TOKENIZER, capacity=capacity, **options)
+    return pack_sources(source, out, tokenizer=DEMO_TOKENIZER, capacity=capacity, **options)
 
 
 def ids_file(path, lengths):
@@ -57,6 +57,8 @@ def test_two_documents_in_one_row_are_exactly_what_the_docs_draw(tmp_path):
         "labels": [[-100, 6, 7, -100, 9]],
         "seq_lengths": [[3, 2]],
         "document_ids": [[0, 1]],
+        "source_ids": [[0, 0]],
+        "record_numbers": [[1, 2]],
     }
 
 
@@ -69,6 +71,8 @@ def test_the_columns_have_the_documented_types(tmp_path):
         "labels": int32,
         "seq_lengths": int32,
         "document_ids": int64,
+        "source_ids": int32,
+        "record_numbers": int64,
     }
 
 
@@ -186,7 +190,9 @@ def test_the_manifest_in_the_folder_is_the_one_returned_and_holds_the_facts(tmp_
 
     assert PackManifest.load(tmp_path / "rows") == manifest
     assert manifest.source_name == "ids.jsonl"
-    assert manifest.source_sha256 == sha256_of_file(source)
+    assert [(entry.name, entry.sha256, entry.bytes, entry.weight) for entry in manifest.source_files] == [
+        ("ids.jsonl", sha256_of_file(source), source.stat().st_size, 1.0)
+    ]
     assert manifest.hermetic_version == hermetic.__version__
     assert (manifest.capacity, manifest.strategy, manifest.on_overflow) == (10, "best_fit_decreasing", "error")
     assert (manifest.rows, manifest.lower_bound, manifest.utilization, manifest.seed) == (2, 2, 1.0, 3)
@@ -250,22 +256,22 @@ def test_tokenized_documents_are_read_only_views_in_the_order_of_the_source(tmp_
         documents.document(0)["input_ids"][0] = 1
 
 
-def test_progress_is_told_after_each_thousand_documents(tmp_path):
+def test_progress_is_told_of_every_part_and_every_file_of_rows(tmp_path):
     told = []
 
-    pack(ids_file(tmp_path / "ids.jsonl", [1] * 1001), tmp_path / "rows", on_progress=told.append)
+    pack(ids_file(tmp_path / "ids.jsonl", [1] * 1001), tmp_path / "rows", part_bytes=5000, on_progress=told.append)
 
-    assert told == [1000, 1001]
-
-
-@pytest.mark.parametrize("disabled", [True, False])
-def test_packing_leaves_the_progress_bars_of_datasets_as_they_were(tmp_path, disabled):
-    (datasets.disable_progress_bars if disabled else datasets.enable_progress_bars)()
-    try:
-        pack(ids_file(tmp_path / "ids.jsonl", [1]), tmp_path / "rows")
-        assert datasets.are_progress_bars_disabled() is disabled
-    finally:
-        datasets.enable_progress_bars()
+    assert list(dict.fromkeys(progress.stage for progress in told)) == [
+        "reading sources",
+        "tokenizing",
+        "planning",
+        "writing rows",
+    ]
+    tokenizing = [progress for progress in told if progress.stage == "tokenizing"]
+    assert len(tokenizing) > 3
+    assert [progress.documents for progress in tokenizing] == sorted(progress.documents for progress in tokenizing)
+    assert (tokenizing[0].done, tokenizing[-1].done) == (0, tokenizing[-1].total)
+    assert (told[-1].documents, told[-1].tokens, told[-1].done) == (1001, 1001, told[-1].total)
 
 
 def test_a_missing_folder_above_is_made_and_an_empty_one_is_used(tmp_path):
@@ -338,7 +344,7 @@ def test_a_tokenizer_without_chat_template_leaves_the_folder_as_it_was(tmp_path)
     before = everything_under(tmp_path)
 
     with pytest.raises(TemplateError, match=r"chats\.jsonl:1: the tokenizer '.*' has no chat template"):
-        pack_file(source, tmp_path / "rows", tokenizer=mute, capacity=64)
+        pack_sources(source, tmp_path / "rows", tokenizer=mute, capacity=64)
 
     assert everything_under(tmp_path) == before
 
@@ -368,23 +374,23 @@ def test_a_failure_while_writing_leaves_the_folder_as_it_was(tmp_path, monkeypat
     source = ids_file(tmp_path / "ids.jsonl", [3])
     seen = []
 
-    def full_disk(path):
+    def broken_disk(*_, **__):
         seen.extend(everything_under(tmp_path))
-        raise OSError(28, f"No space left on device: {path.name}")
+        raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(hermetic.data.pack, "sha256_of_file", full_disk)
-    with pytest.raises(OSError, match="No space left on device"):
+    monkeypatch.setattr(hermetic.data.run.account, "write_losses", broken_disk)
+    with pytest.raises(OSError, match="Input/output error"):
         pack(source, tmp_path / "rows")
 
     assert any(name.endswith(".arrow") for name in seen), "the failure has to come after something was written"
     assert everything_under(tmp_path) == ["ids.jsonl"]
 
 
-def test_a_missing_datasets_names_the_extra_that_brings_it(tmp_path, monkeypatch):
+def test_packing_does_not_need_datasets_and_opening_names_the_extra_that_brings_it(tmp_path, monkeypatch):
     source = ids_file(tmp_path / "ids.jsonl", [3])
     monkeypatch.setitem(sys.modules, "datasets", None)
 
-    with pytest.raises(MissingDependencyError, match=r"needs the package 'datasets'.*pip install 'hermetic\[hf\]'"):
-        pack(source, tmp_path / "rows")
+    pack(source, tmp_path / "rows")
 
-    assert everything_under(tmp_path) == ["ids.jsonl"]
+    with pytest.raises(MissingDependencyError, match=r"needs the package 'datasets'.*pip install 'hermetic\[hf\]'"):
+        open_packed(tmp_path / "rows")

@@ -9,7 +9,7 @@ import pytest
 from data_helpers import DEMO_TOKENIZER, write_jsonl
 
 import hermetic
-from hermetic.data import PackManifest, open_packed, pack_file
+from hermetic.data import PackManifest, open_packed, pack_sources
 from hermetic.data.sources import sha256_of_file
 from hermetic.errors import PackedDataError
 
@@ -20,7 +20,7 @@ DATA_FILE = "data-00000-of-00001.arrow"
 @pytest.fixture
 def folder(tmp_path):
     source = write_jsonl(tmp_path / "ids.jsonl", RECORDS)
-    pack_file(source, tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=5, seed=None)
+    pack_sources(source, tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=5, seed=None)
     return tmp_path / "rows"
 
 
@@ -33,11 +33,14 @@ def forge(folder, **columns):
         "labels": [[-100, 6, 7, -100, 9], [-100, 2, 3, 4]],
         "seq_lengths": [[3, 2], [4]],
         "document_ids": [[0, 1], [2]],
+        "source_ids": [[0, 0], [0]],
+        "record_numbers": [[1, 2], [3]],
     }
     rows = {name: values for name, values in (honest | columns).items() if values is not None}
     datasets.Dataset.from_dict(rows).save_to_disk(str(folder))
     files = {path.name: sha256_of_file(path) for path in folder.iterdir()}
-    (folder / "manifest.json").write_text(dataclasses.replace(manifest, files=files).to_json())
+    shards = tuple(dataclasses.replace(shard, sha256=files[shard.name]) for shard in manifest.shards)
+    (folder / "manifest.json").write_text(dataclasses.replace(manifest, files=files, shards=shards).to_json())
 
 
 def edit_manifest(folder, **changes):
@@ -99,7 +102,7 @@ def test_a_file_that_the_manifest_has_no_checksum_of_is_named(folder):
 def test_a_manifest_without_checksums_verifies_nothing_and_is_refused(folder):
     edit_manifest(folder, files={})
 
-    with pytest.raises(PackedDataError, match=r"files without a checksum in its manifest: \['data"):
+    with pytest.raises(PackedDataError, match=r"its shards \['data.*'\] are none of its files"):
         open_packed(folder)
 
 
@@ -129,11 +132,13 @@ def test_a_manifest_that_is_not_json_is_an_error(folder):
         open_packed(folder)
 
 
-@pytest.mark.parametrize("content", ["[]", '{"format_version": 2}'], ids=["list", "future"])
+@pytest.mark.parametrize(
+    "content", ["[]", '{"format_version": 1}', '{"format_version": 3}'], ids=["list", "past", "future"]
+)
 def test_a_manifest_of_another_version_is_an_error(folder, content):
     (folder / "manifest.json").write_text(content)
 
-    with pytest.raises(PackedDataError, match=r"manifest\.json has the format version (None|2), expected 1"):
+    with pytest.raises(PackedDataError, match=r"manifest\.json has the format version (None|1|3), expected 2"):
         open_packed(folder)
 
 
@@ -161,7 +166,7 @@ def test_a_manifest_that_does_not_add_up_is_an_error(folder, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rows": 3}, "holds 2 rows, expected 3 by its manifest"),
+        ({"rows": 3}, "the manifest does not add up: 3 rows, but 2 placed"),
         ({"tokens_read": 10, "tokens_placed": 10}, "holds 9 tokens_placed, expected 10 by its manifest"),
         ({"supervised_tokens": 7}, "holds 6 supervised_tokens, expected 7 by its manifest"),
     ],
@@ -196,7 +201,10 @@ LIES = {
         {"labels": [[-100, 6, 7, 8, 9], [-100, 2, 3, 4]]},
         "the first token of a document is supervised, so it would be trained to follow another document",
     ),
-    "a column missing": ({"document_ids": None}, r"has the columns \['input_ids', 'labels', 'seq_lengths'\]"),
+    "a column missing": ({"document_ids": None}, r"the columns are \['input_ids', 'labels', 'rec"),
+    "a source that was not read": ({"source_ids": [[0, 1], [0]]}, "source_ids holds 1, expected 0 to 0"),
+    "a document that was not read": ({"document_ids": [[0, 1], [3]]}, "document_ids holds 3, expected 0 to 2"),
+    "a record before the first": ({"record_numbers": [[1, 0], [3]]}, "record_numbers holds 0, expected 1 to"),
 }
 
 
@@ -206,3 +214,60 @@ def test_rows_that_contradict_themselves_are_an_error(folder, columns, message):
 
     with pytest.raises(PackedDataError, match=message):
         open_packed(folder)
+
+
+@pytest.mark.parametrize("name", ["../outside.arrow", "/etc/passwd", "a/../../b", "..\\b", ".."])
+def test_a_manifest_that_names_a_file_outside_of_its_folder_is_refused(folder, name):
+    outside = folder.parent / "outside.arrow"
+    outside.write_bytes(b"secret")
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    edit_manifest(folder, files=files | {name: sha256_of_file(outside)})
+
+    with pytest.raises(PackedDataError, match="expected names without a folder"):
+        open_packed(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": "2"}, "has rows '2', expected int"),
+        ({"capacity": True}, "has capacity True, expected int"),
+        ({"capacity": -5}, "has capacity -5, expected int"),
+        ({"files": ["a"]}, r"has files \['a'\], expected dict"),
+        ({"records_skipped": {"empty": "1"}}, "has records_skipped .*, expected dict"),
+        ({"shards": [{"name": "x"}]}, "shards lacks the keys"),
+        ({"source_files": [5]}, "source_files lacks the keys"),
+    ],
+)
+def test_a_manifest_of_other_types_is_an_error_that_names_the_field(folder, changes, message):
+    edit_manifest(folder, **changes)
+
+    with pytest.raises(PackedDataError, match=message):
+        open_packed(folder)
+
+
+def test_a_shard_and_the_files_have_to_agree_on_its_checksum(folder):
+    shards = json.loads((folder / "manifest.json").read_text())["shards"]
+    edit_manifest(folder, shards=[shard | {"sha256": "0" * 64} for shard in shards])
+
+    with pytest.raises(PackedDataError, match=r"its shards .* have other checksums than its files"):
+        open_packed(folder)
+
+
+def test_a_torn_preference_pair_is_found(tmp_path):
+    pair = {"prompt": "a", "chosen": "b", "rejected": "c d"}
+    source = write_jsonl(tmp_path / "pairs.jsonl", [pair, {"text": "e"}])
+    pack_sources(source, tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=64, seed=None)
+    honest = open_packed(tmp_path / "rows").dataset[0]
+    roles = honest["roles"]
+
+    for torn in (
+        [2 if role == 1 else role for role in roles],
+        roles[::-1],
+        [0 if role == 2 else role for role in roles],
+    ):
+        forge(tmp_path / "rows", **{name: [values] for name, values in (honest | {"roles": torn}).items()})
+        with pytest.raises(PackedDataError, match="a chosen answer is not followed by its rejected one"):
+            open_packed(tmp_path / "rows")
+    forge(tmp_path / "rows", **{name: [values] for name, values in honest.items()})
+    assert len(open_packed(tmp_path / "rows")) == 1

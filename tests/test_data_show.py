@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from hermetic.constants import IGNORE_INDEX
-from hermetic.data import RenderedRows, ShownRows, open_packed, pack_file, show_packed
+from hermetic.data import RenderedRows, ShownRows, open_packed, pack_sources, show_packed
 from hermetic.data.show import ShownDocument, ShownRow, ShownToken, texts_of
 from hermetic.data.show_render import printable
 from hermetic.errors import DataError, PackedDataError
@@ -26,7 +26,7 @@ HOSTILE = ["\x1b[31mred", "[bold]loud[/bold]", "<b>page</b>", "\x9b2J", "\x07", 
 def folder(tmp_path_factory):
     here = tmp_path_factory.mktemp("show")
     texts = [{"text": f"document {number} " + "word " * number} for number in range(1, 20)]
-    pack_file(
+    pack_sources(
         write_jsonl(here / "mixed.jsonl", [CHAT, *texts]), here / "packed", tokenizer=DEMO_TOKENIZER, capacity=256
     )
     return here / "packed"
@@ -111,7 +111,7 @@ def test_each_document_is_shown_with_its_source_and_line(folder):
 
 def test_the_same_seed_draws_the_same_rows_and_another_one_others(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", [{"input_ids": [number, 5]} for number in range(100)])
-    pack_file(source, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=2)
+    pack_sources(source, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=2)
     drawn = [[row.row for row in show_packed(tmp_path / "packed", rows=9, seed=seed).rows] for seed in (1, 1, 2)]
 
     assert drawn[0] == drawn[1] != drawn[2]
@@ -119,7 +119,7 @@ def test_the_same_seed_draws_the_same_rows_and_another_one_others(tmp_path):
 
 
 def test_without_a_tokenizer_the_tokens_stay_ids(tmp_path):
-    pack_file(
+    pack_sources(
         write_jsonl(tmp_path / "a.jsonl", [{"input_ids": [7, 8, 9]}]),
         tmp_path / "packed",
         tokenizer=DEMO_TOKENIZER,
@@ -228,7 +228,7 @@ def test_shown_rows_as_json_are_the_rows_in_ascii(folder):
 
 def test_the_draw_covers_every_row(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", [{"input_ids": [number, 5]} for number in range(5)])
-    pack_file(source, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=2)
+    pack_sources(source, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=2)
     drawn = {row.row for seed in range(40) for row in show_packed(tmp_path / "packed", seed=seed).rows}
 
     assert drawn == set(np.arange(5).tolist())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hermetic.data import inspect_packed, pack_file, render
+from hermetic.data import inspect_packed, pack_sources, render
 from hermetic.data.statistics import (
     contaminated_share,
     contamination_rule_of_thumb,
@@ -27,7 +27,7 @@ ROWS = st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=6), min_size=1
 def folder(tmp_path):
     records = [{"input_ids": list(range(length))} for length in (6, 4, 3, 3, 2, 2)]
     source = write_jsonl(tmp_path / "ids.jsonl", records)
-    pack_file(source, tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=10, seed=None)
+    pack_sources(source, tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=10, seed=None)
     return tmp_path / "rows"
 
 

@@ -11,7 +11,7 @@ import transformers
 from data_helpers import DEMO_TOKENIZER, everything_under, tokenizer_folder, write_jsonl
 from train_helpers import model_folder, save_quietly, tiny_network, token_file, weights_of
 
-from hermetic.data import pack_file
+from hermetic.data import pack_sources
 from hermetic.demo.conversations import write_conversations
 from hermetic.errors import DataError, DocumentTooLongError, PackedDataError, SealError, TrainError
 from hermetic.train import METRICS_NAME, REPORT_NAME, TrainSettings, is_first_process, load_model, train
@@ -65,7 +65,7 @@ def test_the_written_configuration_is_the_one_that_was_read(tmp_path, model, dat
 
 
 def test_a_packed_folder_trains_as_the_file_that_it_was_packed_from(tmp_path, model, data):
-    pack_file(data, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=16)
+    pack_sources(data, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=16)
     runs = [
         train(model=model, data=source, out=tmp_path / name, capacity=16)
         for name, source in (("from_file", data), ("from_folder", tmp_path / "packed"))
@@ -112,7 +112,9 @@ def test_what_is_done_is_told_and_nothing_else_is_printed_or_left_behind(tmp_pat
     said = []
     metrics = train(model=model, data=data, out=tmp_path / "tuned", capacity=16, on_stage=said.append)
     steps = [stage for stage in said if stage.startswith("step ")]
-    assert said[:3] == ["10 documents tokenized", f"loading {model}", "sealing"]
+    packing = [stage for stage in said if stage.endswith(" documents")]
+    assert packing[-1] == "writing rows, 10 documents"
+    assert said[len(packing) : len(packing) + 2] == [f"loading {model}", "sealing"]
     assert said[-1] == f"writing {tmp_path / 'tuned'}"
     assert len(steps) == metrics.steps + 1
     assert f"loss {metrics.losses[-1]:.4f}" in steps[-1]
@@ -151,7 +153,7 @@ def test_a_folder_with_something_in_it_is_not_overwritten(tmp_path, model, data)
 
 
 def test_rows_of_another_capacity_are_refused(tmp_path, model, data):
-    pack_file(data, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=32)
+    pack_sources(data, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=32)
     match = r"packed for rows of 32 tokens and --capacity is 16.*Pass its capacity"
     refused(tmp_path, TrainError, match, model=model, data=tmp_path / "packed")
 
@@ -159,7 +161,7 @@ def test_rows_of_another_capacity_are_refused(tmp_path, model, data):
 def test_rows_of_another_tokenizer_are_refused(tmp_path, model, data):
     other = tokenizer_folder(tmp_path / "other", chat_template="{{ messages[0]['content'] }}")
     shutil.rmtree(other / "chat_template.jinja", ignore_errors=True)
-    pack_file(data, tmp_path / "packed", tokenizer=other, capacity=16)
+    pack_sources(data, tmp_path / "packed", tokenizer=other, capacity=16)
     match = r"tokenized with another tokenizer.*Pack the source again with this model's tokenizer"
     refused(tmp_path, TrainError, match, model=model, data=tmp_path / "packed")
 

@@ -8,7 +8,7 @@ import transformers
 from data_helpers import DEMO_TOKENIZER, demo_tokenizer, write_jsonl
 from torch import nn
 
-from hermetic.data import open_packed, pack_file
+from hermetic.data import open_packed, pack_sources
 
 # As in tests/models.py: with the usual standard deviation of 0.02 a leak moves logits by little.
 _STD = 0.2
@@ -90,7 +90,7 @@ def packed_folder(folder, lengths, *, capacity, **options):
     """Packed rows of such documents, opened."""
     folder.mkdir(parents=True, exist_ok=True)
     source = token_file(folder / "documents.jsonl", lengths, **options)
-    pack_file(source, folder / "packed", tokenizer=DEMO_TOKENIZER, capacity=capacity)
+    pack_sources(source, folder / "packed", tokenizer=DEMO_TOKENIZER, capacity=capacity)
     return open_packed(folder / "packed")
 
 

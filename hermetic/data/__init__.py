@@ -1,6 +1,6 @@
 """Documents in, packed rows out, and back (floor 5).
 
-``pack_file`` reads, tokenizes, labels, plans and writes; ``open_packed`` verifies and reads what it wrote;
+``pack_sources`` reads, tokenizes, labels, plans and writes; ``open_packed`` verifies and reads what it wrote;
 ``inspect_packed`` counts it, ``show_packed`` shows it, ``check_packed`` audits it, ``find_duplicates`` looks for
 copies, ``export_packed`` writes it in the forms of other trainers; ``plan_lengths`` says beforehand, from lengths
 alone, what a capacity costs. Only NumPy and Arrow are imported here; transformers and datasets are imported by the
@@ -17,13 +17,14 @@ from hermetic.data.duplicates import DuplicateReport, find_duplicates
 from hermetic.data.export import ExportSummary, export_packed
 from hermetic.data.lengths import DocumentLengths, lengths_from_path
 from hermetic.data.manifest import PackManifest
-from hermetic.data.pack import pack_file
+from hermetic.data.pack import PackProgress, pack_sources
 from hermetic.data.packed import PackedData, open_packed
 from hermetic.data.plan_render import render_plan
 from hermetic.data.planning import Alternative, PlanSummary, plan_lengths
 from hermetic.data.render import render, render_check, render_duplicates, render_export
 from hermetic.data.show import ShownRows, show_packed
 from hermetic.data.show_render import RenderedRows
+from hermetic.data.sources import SourceSpec, parse_source
 from hermetic.data.summary import PackedSummary, inspect_packed
 from hermetic.data.tokenizer import load_tokenizer, tokenizer_fingerprint
 
@@ -52,6 +53,7 @@ __all__ = [
     "ExportSummary",
     "FileDocuments",
     "PackManifest",
+    "PackProgress",
     "PackedData",
     "PackedDataset",
     "PackedStream",
@@ -62,6 +64,7 @@ __all__ = [
     "RowPosition",
     "RowSampler",
     "ShownRows",
+    "SourceSpec",
     "StreamLedger",
     "StreamPosition",
     "TokenizedDocuments",
@@ -73,7 +76,8 @@ __all__ = [
     "lengths_from_path",
     "load_tokenizer",
     "open_packed",
-    "pack_file",
+    "pack_sources",
+    "parse_source",
     "plan_lengths",
     "render",
     "render_check",

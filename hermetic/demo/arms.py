@@ -69,7 +69,7 @@ def all_arms() -> tuple[Arm, ...]:
 
 
 def _lengths(row: Row) -> list[int]:
-    return [len(document["input_ids"]) for document in row]
+    return list(collate_rows([row]).boundaries.document_lengths)
 
 
 def _split_padded(logits: torch.Tensor, rows: Sequence[Row]) -> list[torch.Tensor]:

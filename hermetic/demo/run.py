@@ -24,7 +24,7 @@ from hermetic.data import (
     inspect_packed,
     load_tokenizer,
     open_packed,
-    pack_file,
+    pack_sources,
     tokenize_file,
 )
 from hermetic.data.dependencies import import_optional
@@ -122,7 +122,7 @@ def run_demo(*, size: DemoSize | None = None, on_stage: Callable[[str], None] = 
 def _packed(folder: Path, size: DemoSize) -> PackedData:
     source = folder / "conversations.jsonl"
     write_conversations(source, count=size.conversations, seed=0)
-    pack_file(source, folder / "packed", tokenizer=TOKENIZER, capacity=CAPACITY)
+    pack_sources(source, folder / "packed", tokenizer=TOKENIZER, capacity=CAPACITY)
     return open_packed(folder / "packed")
 
 

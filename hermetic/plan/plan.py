@@ -230,11 +230,31 @@ class Plan:
         Example:
             Lengths ``[5, 2]`` at capacity 4 under ``"truncate"``: row 0 is ``([0], [0], [4])``.
         """
-        pieces = self.row(index)
+        return self._pieces(self.row(index))
+
+    def pieces(self, first: int, stop: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """Return what to copy into the rows ``first`` to ``stop - 1``, as ``row_pieces`` does for one.
+
+        Returns:
+            ``document``, ``start`` and ``length``, ``[pieces of these rows]`` each, and ``[stop - first]``, how many
+            pieces each row has.
+
+        Raises:
+            PlanError: there are no such rows.
+
+        Example:
+            Lengths ``[5, 2]`` at capacity 4 under ``"truncate"``: rows 0 to 1 are ``([0, 1], [0, 0], [4, 2], [1, 1])``.
+        """
+        if not 0 <= first <= stop <= self.num_rows:
+            raise PlanError(f"rows {first} to {stop} do not exist; the plan has {self.num_rows} rows, counted from 0")
+        chosen = self.order[self.row_offsets[first] : self.row_offsets[stop]]
+        return *self._pieces(chosen), np.diff(self.row_offsets[first : stop + 1])
+
+    def _pieces(self, chosen: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         if self.fragments is not None:
             table = self.fragments
-            return table.document[pieces], table.start[pieces], table.length[pieces]
-        return pieces, np.zeros_like(pieces), np.minimum(self.lengths[pieces], self.capacity)
+            return table.document[chosen], table.start[chosen], table.length[chosen]
+        return chosen, np.zeros_like(chosen), np.minimum(self.lengths[chosen], self.capacity)
 
     def row_slots(self, index: int) -> IntArray:
         """Return how many tokens of row ``index`` each of its pieces takes: its length rounded up to ``align``.

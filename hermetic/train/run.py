@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hermetic.data import PackedData, load_tokenizer, open_packed, pack_file, tokenizer_fingerprint
+from hermetic.data import PackedData, load_tokenizer, open_packed, pack_sources, tokenizer_fingerprint
 from hermetic.data.dependencies import import_optional
 from hermetic.data.folders import check_free, new_folder
 from hermetic.errors import TrainError
@@ -82,7 +82,7 @@ def train(
                 "tokenizer": model,
                 "on_overflow": on_overflow,
                 "trust_remote_code": trust_remote_code,
-                "on_progress": lambda count: say(f"{count:,} documents tokenized"),
+                "on_progress": lambda now: say(f"{now.stage}, {now.documents:,} documents"),
             },
         )
         say(f"loading {model}")
@@ -141,7 +141,7 @@ def _packed_data(
 ) -> PackedData:
     """Open a packed folder, or pack a file into ``folder``."""
     if not Path(data).is_dir():
-        pack_file(data, folder / "packed", capacity=capacity, **pack_options)
+        pack_sources(data, folder / "packed", capacity=capacity, **pack_options)
         return open_packed(folder / "packed")
     packed = open_packed(data)
     if packed.manifest.capacity != capacity:

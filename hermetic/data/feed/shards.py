@@ -42,17 +42,10 @@ def list_shards(folder: Path, manifest: PackManifest) -> list[ShardFile]:
     Raises:
         PackedDataError: A file is missing or cut short.
     """
-    shards = [ShardFile(path=folder / name, rows=rows) for name, rows in _named_rows(manifest)]
+    shards = [ShardFile(path=folder / shard.name, rows=shard.rows) for shard in manifest.shards]
     for shard in shards:
         _check_whole(shard.path)
     return shards
-
-
-def _named_rows(manifest: PackManifest) -> list[tuple[str, int]]:
-    listed = getattr(manifest, "shards", None)
-    if listed is not None:
-        return [(shard.name, shard.rows) for shard in listed]
-    return [(name, manifest.rows) for name in manifest.files if name.endswith(".arrow")]
 
 
 def _check_whole(path: Path) -> None:

@@ -1,0 +1,67 @@
+"""Who runs the tasks of a pack.
+
+A task is a picklable record, and what runs it a function of a module: they may go to another process or machine. Every
+task writes its own file and depends on nothing else, so engines differ in speed alone.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import Final, TypeVar
+
+__all__ = ["in_processes", "in_threads", "in_turn"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_AHEAD: Final = 2
+"""Tasks for each worker that are handed out before the first result is taken: enough to keep it busy."""
+
+
+def in_turn(function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+    """Run the tasks in this process, one after the other."""
+    return map(function, tasks)
+
+
+def in_processes(function: Callable[[T], R], tasks: Sequence[T], *, workers: int) -> Iterator[R]:
+    """Run the tasks in fresh processes; results come in the order of the tasks.
+
+    The processes end with this one, however it ends. Each tokenizes in one thread, for they share the cores.
+    """
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),))
+    return _in_order(pool, function, tasks, workers)
+
+
+def in_threads(function: Callable[[T], R], tasks: Sequence[T], *, workers: int) -> Iterator[R]:
+    """Run the tasks in threads; results come in the order of the tasks."""
+    return _in_order(ThreadPoolExecutor(workers), function, tasks, workers)
+
+
+def _in_order(pool: Executor, function: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[R]:
+    """A window of tasks is out at any time; the first error ends them all."""
+    waiting: deque[Future[R]] = deque()
+    try:
+        for task in tasks:
+            waiting.append(pool.submit(function, task))
+            if len(waiting) > _AHEAD * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(parent: int) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """A process whose parent was killed would wait for tasks for ever."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
