@@ -128,7 +128,7 @@ def test_the_rendered_summary_shows_counts_shares_and_histogram(folder):
 
 def test_a_hostile_name_does_not_reach_the_terminal(tmp_path):
     source = write_jsonl(tmp_path / "[bold]a\x1b[31m.jsonl", [{"input_ids": [1, 2]}])
-    pack_file(source, tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=10)
+    pack_sources(source, tmp_path / "rows", tokenizer=DEMO_TOKENIZER, capacity=10)
     console = Console(file=io.StringIO(), width=200)
     console.print(render(inspect_packed(tmp_path / "rows")))
     output = console.file.getvalue()
