@@ -489,3 +489,54 @@ def test_the_end_of_a_turn_is_read_off_a_trial_in_its_order():
     assert EndOfTurn.from_trial(ids, demo_tokenizer()) == EndOfTurn(
         lead=newline, closing=frozenset({demo_tokenizer().eos_token_id}), blank=frozenset(newline)
     )
+
+
+def test_an_unknown_text_is_no_place_where_a_text_was_cut_although_its_token_is_special():
+    encoder = TextEncoder(small_tokenizer("metaspace, always", UNMARKED_PROSE_TEMPLATE))
+    unknown = encoder.tokenizer.unk_token_id
+    finder = ChatEncoder(encoder)._prefixes
+
+    found = []
+    for text in ("<unk> b", "\u16a0 b"):
+        (encoding,) = encoder.encodings(["here"], [text])
+        assert unknown in encoding.ids
+        whole = Whole(chat=chat([]), text=text, marked=(), ids=encoding.ids, encoding=encoding)
+        found.append(finder._last_cut(whole, text.index("b")))
+
+    assert found == [0, None]
+
+
+def test_only_added_tokens_that_take_in_nothing_around_them_cut_a_text_first():
+    encoder = TextEncoder(small_tokenizer("byte-level", MARKED_TEMPLATE))
+    added = {token.content for token in encoder.tokenizer.added_tokens_decoder.values()}
+
+    assert set(ChatEncoder(encoder)._prefixes._cutting.values()) == added - {"<tool>", "</tool>"}
+    assert {"<tool>", "</tool>"} < added
+
+
+def test_a_template_that_rewrites_earlier_turns_without_changing_their_length_is_refused(tmp_path):
+    louder = PLAIN_TEMPLATE.replace(
+        "message['content']", "(message['content'] if loop.last else message['content'] | upper)"
+    )
+    tokenizer = with_template(tmp_path, louder)
+
+    with pytest.raises(TemplateError, match="the prompt before message 1 is not how the whole"):
+        encode_chats([chat(turns("hi", "yes", "ok", "no"))], tokenizer)
+
+
+def test_a_marked_template_whose_prompt_says_more_than_an_answer_does_knows_its_last_answer(tmp_path):
+    thinking = MARKED_TEMPLATE.replace("{{- '<|assistant|>' -}}", "{{- '<|assistant|>think: ' -}}")
+    tokenizer = with_template(tmp_path, thinking)
+
+    encoded = encode_chats([chat(turns("hi", "yes", "ok", "no"))], tokenizer, "last")[0]
+
+    assert thinking != MARKED_TEMPLATE
+    assert supervised_text(tokenizer, encoded) == "no<|end|>"
+
+
+def test_several_templates_of_which_none_is_the_default_are_no_template(tmp_path):
+    tokenizer = with_template(tmp_path, MARKED_TEMPLATE)
+    tokenizer.chat_template = {"tool_use": MARKED_TEMPLATE}
+
+    with pytest.raises(TemplateError, match=r"has only the chat templates \['tool_use'\], expected a default one"):
+        encode_chats([chat(turns("hi", "yes"))], tokenizer)

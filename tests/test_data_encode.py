@@ -17,8 +17,9 @@ from hermetic.constants import IGNORE_INDEX
 from hermetic.data import encode, load_tokenizer, tokenizer_fingerprint
 from hermetic.data.encode import encode_part
 from hermetic.data.encoder import TextEncoder
+from hermetic.data.rendering import Renderer
 from hermetic.data.sources import BadRecord, SourceRecord
-from hermetic.errors import DataError, RecordError, SourceError, TemplateError
+from hermetic.errors import DataError, MissingDependencyError, RecordError, SourceError, TemplateError
 
 USER = {"role": "user", "content": "hi"}
 YES = {"role": "assistant", "content": "yes"}
@@ -259,3 +260,36 @@ def test_a_part_survives_the_way_from_another_process():
 
     assert documents(back) == documents(part)
     assert back.skipped == part.skipped
+
+
+@pytest.mark.parametrize("what", ["the tokenizer", "the template"])
+@pytest.mark.parametrize("on_bad_record", ["error", "skip"])
+def test_that_memory_runs_out_is_no_fault_of_a_record(monkeypatch, what, on_bad_record):
+    def fail(*_args, **_options):
+        raise MemoryError
+
+    if what == "the tokenizer":
+        monkeypatch.setattr(sys.modules["hermetic.data.encoder"], "_fast", lambda _: fail)
+    else:
+        monkeypatch.setattr(Renderer, "_render", fail)
+
+    with pytest.raises(MemoryError):
+        encode_part(numbered([{"messages": [USER, YES]}]), tokenizer=demo_tokenizer(), on_bad_record=on_bad_record)
+
+
+def test_a_missing_jinja_is_an_error_of_its_own_and_not_of_each_conversation(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    with pytest.raises(MissingDependencyError, match=r"needs the package 'jinja2'.*pip install 'hermetic\[hf\]'"):
+        encode_part(numbered([{"messages": [USER, YES]}]), tokenizer=demo_tokenizer(), on_bad_record="skip")
+
+
+def test_a_long_value_is_shortened_in_its_message():
+    part = encode_part(
+        numbered([{"messages": [{"role": "x" * 9999}]}, {"input_ids": [["y" * 9999] * 99]}]),
+        tokenizer=demo_tokenizer(),
+        on_bad_record="skip",
+    )
+
+    assert [skipped.reason for skipped in part.skipped] == ["unknown_role", "not_integers"]
+    assert all(len(skipped.message) < 400 for skipped in part.skipped)

@@ -232,7 +232,7 @@ BAD_RECORDS = {
         "'tools' is 'add', expected a list of objects",
         "bad_tools",
     ),
-    "tools not objects": ({"messages": [USER], "tools": ["add"]}, r"'tools' is \"\['add'\]\", expected", "bad_tools"),
+    "tools not objects": ({"messages": [USER], "tools": ["add"]}, r"'tools' is \['add'\], expected", "bad_tools"),
     "tool is an object": ({"messages": [USER], "tools": {"name": "add"}}, "expected a list of objects", "bad_tools"),
     "empty output": ({"instruction": "a", "output": ""}, "'output' is empty", "empty"),
     "empty instruction": ({"instruction": "", "output": "a"}, "'instruction' is empty", "empty"),

@@ -35,7 +35,8 @@ UNMARKED_PROSE_TEMPLATE = PROSE_TEMPLATE.replace("{%- generation -%}", "").repla
 
 PIECES = [
     "a", " ", "  ", "\n", "\t", ".", "hello", " world", "é", "e\u0301", "ﬁ", "ß", "İ", "漢字", "😀", "👩‍👧", "\x00",
-    "<|end|>", "<|user|>", "<|assistant|>", "<|end", "|>", "<tool>", " <tool> ", "<p>&amp;</p>", "\u200b", "\ufeff",
+    "<|end|>", "<|user|>", "<|assistant|>", "<|end", "|>", "<tool>", " <tool> ", " </tool>\n",
+    "<p>&amp;</p>", "\u200b", "\ufeff",
 ]  # fmt: skip
 """Whitespace, composed and decomposed letters, wide characters, and the tokenizers' own added tokens."""
 

@@ -85,6 +85,8 @@ def _piece(
 ) -> Sequence[T | RecordError]:
     try:
         return call(list(texts))
+    except MemoryError:
+        raise  # no fault of a text
     except Exception:  # noqa: BLE001 - a tokenizer raises what it likes, and one text may be at fault alone
         return [_one(call, *named) for named in zip(wheres, texts, strict=True)]
 
@@ -95,6 +97,8 @@ def _one(call: Callable[[list[str]], Sequence[T]], where: str, text: str) -> T |
         return call([text])[0]
     except RecordError as error:
         return error
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - as above
         return RecordError(
             f"{where}: the tokenizer refuses the text that begins with {text[:40]!r} ({error}), expected one that it "

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from hermetic.data.dependencies import import_optional
@@ -59,10 +60,18 @@ class Renderer:
         self._plain = encoder.backend is not None
 
     def check_has_template(self, where: str) -> None:
-        """Without a template no conversation at all can be rendered: no fault of the first one."""
-        if self._tokenizer.chat_template is None:
+        """Without a template no conversation at all can be rendered: no fault of the first one.
+
+        Raises:
+            TemplateError: If the tokenizer has none.
+            MissingDependencyError: If Jinja is not installed.
+        """
+        import_optional("jinja2")
+        template = self._tokenizer.chat_template
+        if template is None or (isinstance(template, dict) and "default" not in template):
+            kind = "no chat template" if template is None else f"only the chat templates {sorted(template)}"
             raise TemplateError(
-                f"{where}: the tokenizer {self._tokenizer.name_or_path!r} has no chat template, expected one "
+                f"{where}: the tokenizer {self._tokenizer.name_or_path!r} has {kind}, expected a default one "
                 "to render a conversation; put a 'chat_template' into its tokenizer_config.json, or use the "
                 "tokenizer of the model's chat-tuned sibling",
                 reason="no_template",
@@ -70,8 +79,7 @@ class Renderer:
 
     def has_markers(self, chat: ChatRecord) -> bool:
         """Whether the template marks what the assistant writes, and the tokenizer can follow it."""
-        template = self._tokenizer.get_chat_template(tools=chat.tools)
-        return self._plain and _GENERATION_MARKER.search(template) is not None
+        return self._plain and _is_marked(self._tokenizer.get_chat_template(tools=chat.tools))
 
     def render(
         self, chats: Sequence[ChatRecord], *, prompt: bool = False, marked: bool = False
@@ -110,15 +118,23 @@ class Renderer:
         return [Rendered(text=text, marked=found) for text, found in zip(texts, marks, strict=True)]
 
 
+@lru_cache
+def _is_marked(template: str) -> bool:
+    return _GENERATION_MARKER.search(template) is not None
+
+
 def _each(render: Batch, chats: Sequence[ChatRecord]) -> list[Rendered | DataError]:
     try:
         return [_checked(*pair) for pair in zip(chats, render(chats), strict=True)]
+    except (ImportError, MemoryError):
+        raise  # no fault of a record
     except Exception as error:  # noqa: BLE001 - a template is foreign code and fails in its own ways
+        why = " ".join(str(error).split())
         if len(chats) > 1:
             return [result for chat in chats for result in _each(render, [chat])]
         return [
             TemplateError(
-                f"{chats[0].where}: the chat template cannot render this conversation ({error}); "
+                f"{chats[0].where}: the chat template cannot render this conversation ({why}); "
                 "expected turns in the order and of the kind that the template allows; change "
                 "the record or the template",
                 reason="template_refused",

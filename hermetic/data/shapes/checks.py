@@ -4,11 +4,12 @@ Guarantee: a text that passes can be tokenized: it is a string of whole Unicode 
 one of them and passes. Price: one pass over the text.
 """
 
+import reprlib
 from typing import Any
 
 from hermetic.errors import RecordError
 
-__all__ = ["check_list", "check_not_empty", "check_text", "check_unicode", "kind_of"]
+__all__ = ["check_list", "check_not_empty", "check_text", "check_unicode", "kind_of", "shown"]
 
 _KINDS = {str: "a string", list: "a list", dict: "an object", bool: "a bool", type(None): "null"}
 
@@ -16,6 +17,11 @@ _KINDS = {str: "a string", list: "a list", dict: "an object", bool: "a bool", ty
 def kind_of(value: Any) -> str:
     """The JSON type of a value, for messages."""
     return _KINDS.get(type(value), f"a {type(value).__name__}")
+
+
+def shown(value: Any) -> str:
+    """A value for messages, shortened where it is long."""
+    return reprlib.repr(value)
 
 
 def check_text(what: str, value: Any) -> None:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from hermetic.data.shapes.checks import check_list, check_not_empty, check_text, kind_of
+from hermetic.data.shapes.checks import check_list, check_not_empty, check_text, kind_of, shown
 from hermetic.data.shapes.types import ChatRecord
 from hermetic.errors import RecordError
 
@@ -62,8 +62,8 @@ def with_system(where: str, system: Any, messages: list[Message]) -> list[Messag
         if messages[0]["content"] == system:
             return messages
         raise RecordError(
-            f"{where}: 'system' says {system[:40]!r} and the first turn, a system turn too, "
-            f"{messages[0]['content'][:40]!r}, expected one of them; remove the other",
+            f"{where}: 'system' says {shown(system)} and the first turn, a system turn too, "
+            f"{shown(messages[0]['content'])}, expected one of them; remove the other",
             reason="two_systems",
         )
     return [{"role": "system", "content": system}, *messages]
@@ -83,7 +83,7 @@ def _read_message(what: str, message: Any) -> Message:
     role = message.get("role")
     if role not in ROLES:
         raise RecordError(
-            f"{what} has the unknown role {role!r}, expected one of {', '.join(ROLES)}; rename the role",
+            f"{what} has the unknown role {shown(role)}, expected one of {', '.join(ROLES)}; rename the role",
             reason="unknown_role",
         )
     content = message.get("content")
@@ -99,7 +99,7 @@ def _read_turn(what: str, turn: Any) -> Message:
     speaker, value = turn["from"], turn.get("value")
     if not isinstance(speaker, str) or speaker not in _SPEAKERS:
         raise RecordError(
-            f"{what} is from {speaker!r}, expected one of {', '.join(_SPEAKERS)}; rename the speaker",
+            f"{what} is from {shown(speaker)}, expected one of {', '.join(_SPEAKERS)}; rename the speaker",
             reason="unknown_role",
         )
     check_text(f"{what} ({speaker}): 'value'", value)
@@ -123,7 +123,7 @@ def _read_calls(what: str, value: Any) -> list[Message]:
 
 def _bad_calls(what: str, value: Any) -> RecordError:
     return RecordError(
-        f"{what} (function_call): 'value' is {value[:60]!r}, expected JSON text of an object with 'name' and "
+        f"{what} (function_call): 'value' is {shown(value)}, expected JSON text of an object with 'name' and "
         "'arguments', or of a list of such objects; repair the call",
         reason="bad_tool_call",
     )
@@ -145,7 +145,7 @@ def parse_tools(where: str, tools: Any) -> list[Message] | None:
 
 def _bad_tools(where: str, tools: Any) -> RecordError:
     return RecordError(
-        f"{where}: 'tools' is {str(tools)[:60]!r}, expected a list of objects, one JSON schema for each tool, or "
+        f"{where}: 'tools' is {shown(tools)}, expected a list of objects, one JSON schema for each tool, or "
         "the JSON text of such a list; repair or remove it",
         reason="bad_tools",
     )

@@ -10,7 +10,7 @@ the headings ``### Instruction:``, ``### Input:`` and ``### Response:``, and the
 from collections.abc import Mapping
 from typing import Any
 
-from hermetic.data.shapes.checks import check_list, check_not_empty, check_text, kind_of
+from hermetic.data.shapes.checks import check_list, check_not_empty, check_text, kind_of, shown
 from hermetic.data.shapes.conversations import parse_tools, read_messages, with_system
 from hermetic.data.shapes.types import ChatRecord, PairRecord
 from hermetic.errors import RecordError
@@ -88,7 +88,7 @@ def _read_history(where: str, history: Any) -> list[list[str]]:
     for index, turns in enumerate(history):
         if not isinstance(turns, list) or len(turns) != 2:
             raise RecordError(
-                f"{where}: history[{index}] is {turns!r}, expected an instruction and its answer; repair the history",
+                f"{where}: history[{index}] is {shown(turns)}, expected an instruction and its answer; repair it",
                 reason="bad_history",
             )
         for text in turns:

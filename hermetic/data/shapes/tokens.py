@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermetic.constants import IGNORE_INDEX
-from hermetic.data.shapes.checks import check_list, check_not_empty
+from hermetic.data.shapes.checks import check_list, check_not_empty, shown
 from hermetic.data.shapes.types import TokenRecord
 from hermetic.errors import RecordError
 
@@ -66,7 +66,7 @@ def _integers(where: str, key: str, value: Any) -> list[int]:
         return integers
     index, wrong = next((index, entry) for index, entry in enumerate(value) if type(entry) not in accepted)
     raise RecordError(
-        f"{where}: {key}[{index}] is {wrong!r}, a {type(wrong).__name__}, expected an integer; "
+        f"{where}: {key}[{index}] is {shown(wrong)}, a {type(wrong).__name__}, expected an integer; "
         "write token ids as whole numbers",
         reason="not_integers",
     )
