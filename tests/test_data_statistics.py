@@ -93,7 +93,7 @@ def test_inspecting_a_pack_gives_exact_numbers(folder):
     assert summary.padding_waste == pytest.approx(1 - 20 / 6 / 6)
     assert (summary.documents, summary.shortest, summary.median, summary.longest) == (6, 2, 3.0, 6)
     assert summary.documents_per_row == 3.0
-    assert summary.files_verified == 3
+    assert summary.files_verified == 4
     assert summary.manifest.utilization == 1.0
 
 
@@ -124,6 +124,29 @@ def test_the_rendered_summary_shows_counts_shares_and_histogram(folder):
     assert value("tokens that naive packing would contaminate") == "55.00%"
     assert value("the same by the rule of thumb 1 - m/L") == "70.00%"
     assert value("1-16").startswith("6")
+
+
+def test_the_rendered_summary_shows_what_was_skipped_repeated_and_left_out(tmp_path):
+    pair = {"prompt": "Two?", "chosen": "Yes.", "rejected": "No."}
+    records = [{"input_ids": [1, 2]}, {"input_ids": []}, {"input_ids": []}, pair]
+    twice, half = (write_jsonl(tmp_path / f"{name}.jsonl", records) for name in "ab")
+    pack_sources(
+        [f"{twice}@2", f"{half}@0.5"], tmp_path / "r", tokenizer=DEMO_TOKENIZER, capacity=64, on_bad_record="skip"
+    )
+    summary, console = inspect_packed(tmp_path / "r"), Console(file=io.StringIO(), width=100)
+    console.print(render(summary))
+    shown = dict(
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in console.file.getvalue().splitlines()
+        if "│" in line
+    )
+
+    assert shown["records read"] == "8"
+    assert shown["records skipped, empty"] == "4"
+    assert shown["preference pairs"] == "2"
+    assert shown["copies that weights asked for"] == f"{summary.manifest.documents_repeated}" == "3"
+    assert shown["documents that weights left out"] == f"{summary.manifest.documents_left_out}"
+    assert summary.manifest.documents_left_out > 0
 
 
 def test_a_hostile_name_does_not_reach_the_terminal(tmp_path):

@@ -26,7 +26,7 @@ def in_cluster(function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
     data = import_optional("ray.data", install="hermetic[ray]")
     data.DataContext.get_current().enable_progress_bars = False
     items = [{"number": number, "task": task} for number, task in enumerate(tasks)]
-    rows = data.from_items(items, override_num_blocks=len(items)).map(_ran, fn_args=(function,)).iter_rows()
+    rows = iter(data.from_items(items, override_num_blocks=len(items)).map(_ran, fn_args=(function,)).iter_rows())
     waiting: dict[int, Any] = {}
     for wanted in range(len(tasks)):
         while wanted not in waiting:
