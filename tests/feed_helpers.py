@@ -18,9 +18,9 @@ def documents(lengths, *, seed=0):
     return [{"input_ids": random.integers(1, 200, length).tolist()} for length in lengths]
 
 
-def packed_folder(folder, lengths, *, capacity=8, seed=0):
+def packed_folder(folder, lengths, *, capacity=8, seed=0, **options):
     source = write_jsonl(folder / "ids.jsonl", documents(lengths, seed=seed))
-    pack_sources(source, folder / "rows", tokenizer=DEMO_TOKENIZER, capacity=capacity, seed=0)
+    pack_sources(source, folder / "rows", tokenizer=DEMO_TOKENIZER, capacity=capacity, **options)
     return folder / "rows"
 
 

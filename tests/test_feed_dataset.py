@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import pickle
 import shutil
-import types
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +16,8 @@ from feed_rows import known, read_in_process
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 import hermetic
-from hermetic.data import PackedDataset, PackManifest, open_packed
-from hermetic.data.feed import collate, collate_packed_rows, documents_of_row, shards
+from hermetic.data import PackedDataset, open_packed
+from hermetic.data.feed import collate, collate_packed_rows, documents_of_row
 from hermetic.errors import BatchError, FeedError, PackedDataError, RowIndexError
 from hermetic.integrations.transformers import PackedCollator, PaddedCollator
 
@@ -102,46 +101,32 @@ def test_an_index_of_no_row_is_an_index_error_with_a_code(folder, index, message
     assert caught.value.code == "HE607"
 
 
-def test_several_shards_are_one_dataset(copied, monkeypatch):
-    table = pa.ipc.open_stream(copied / DATA_FILE).read_all()
-    names = []
-    for number, start in enumerate(range(0, len(table), 5)):
-        part = table.slice(start, 5)
-        with pa.ipc.new_stream(copied / f"{number}.arrow", part.schema) as file:
-            file.write_table(part, max_chunksize=2)
-        names.append((f"{number}.arrow", len(part)))
-    expected = [known(row) for row in PackedDataset(copied)]
-    monkeypatch.setattr(shards, "_named_rows", lambda manifest: names)  # noqa: ARG005 - the name is called
-    dataset = PackedDataset(copied)
+@pytest.mark.parametrize("file_format", ["arrow", "parquet"])
+def test_several_shards_of_either_format_are_one_dataset(folder, tmp_path, file_format):
+    expected = [known(row) for row in PackedDataset(folder)]
+    packed = packed_folder(tmp_path, LENGTHS, file_format=file_format, shard_tokens=40)
+    dataset = PackedDataset(packed)
     opened = dict(dataset._shards)
 
     assert opened == {}, "opening reads no shard"
+    assert [known(dataset[number]) for number in range(len(dataset))] == expected
+    assert len(dataset._shards) == len(dataset.manifest.shards) > 2
+    assert {path.suffix for path in (file.path for file in dataset._files)} == {f".{file_format}"}
+
+
+def test_of_parquet_only_a_few_row_groups_stay_decoded(tmp_path):
+    packed = packed_folder(tmp_path, LENGTHS, file_format="parquet")
+    (file,) = PackedDataset(packed)._files
+    expected = [known(row) for row in PackedDataset(packed)]
+    pq.write_table(pq.read_table(file.path), file.path, row_group_size=3)
+    dataset = PackedDataset(packed)
+
     assert [known(row) for row in dataset] == expected
-    assert [known(dataset[number]) for number in range(len(dataset))] == expected
-    assert len(dataset._shards) == len(names) > 2
-
-
-def test_the_shards_of_a_manifest_are_those_that_it_lists_or_its_one_file():
-    listed = [types.SimpleNamespace(name="data-0.arrow", rows=3), types.SimpleNamespace(name="data-1.arrow", rows=2)]
-    one = types.SimpleNamespace(rows=5, files={"state.json": "", DATA_FILE: ""})
-
-    assert shards._named_rows(types.SimpleNamespace(shards=listed)) == [("data-0.arrow", 3), ("data-1.arrow", 2)]
-    assert shards._named_rows(one) == [(DATA_FILE, 5)]
-
-
-def test_parquet_gives_the_same_rows(copied, monkeypatch):
-    expected = [known(row) for row in PackedDataset(copied)]
-    table = pa.ipc.open_stream(copied / DATA_FILE).read_all()
-    pq.write_table(table, copied / "data.parquet", row_group_size=3)
-    monkeypatch.setattr(shards, "_named_rows", lambda manifest: [("data.parquet", len(table))])  # noqa: ARG005
-    dataset = PackedDataset(copied)
-
-    assert [known(dataset[number]) for number in range(len(dataset))] == expected
     assert known(dataset[0]) == expected[0]
-    assert len(dataset._shards[0].edges) > len(dataset._shards[0]._seen) == 4
-    (copied / "data.parquet").write_bytes((copied / "data.parquet").read_bytes()[:-1])
+    assert len(dataset._shards[0].edges) - 1 > len(dataset._shards[0]._seen) == 4
+    file.path.write_bytes(file.path.read_bytes()[:-1])
     with pytest.raises(PackedDataError, match="is cut short"):
-        PackedDataset(copied)
+        PackedDataset(packed)
 
 
 def test_a_pickle_holds_no_data_and_opens_the_same_folder(folder):
@@ -200,7 +185,7 @@ def test_a_damaged_shard_is_found_when_the_folder_is_opened(copied, damage, mess
 
 
 def test_a_shard_with_other_rows_than_its_manifest_is_found_when_it_is_read(copied):
-    table = pa.ipc.open_stream(copied / DATA_FILE).read_all()
+    table = pa.ipc.open_stream((copied / DATA_FILE).read_bytes()).read_all()
     with pa.ipc.new_stream(copied / DATA_FILE, table.schema) as file:
         file.write_table(table.slice(1))
 
@@ -213,14 +198,6 @@ def test_bytes_that_are_no_shard_are_named(copied):
 
     with pytest.raises(PackedDataError, match="cannot be read"):
         PackedDataset(copied)[0]
-
-
-def test_a_manifest_of_other_rows_than_its_shards_is_refused(copied, monkeypatch):
-    rows = PackManifest.load(copied).rows
-    monkeypatch.setattr(shards, "_named_rows", lambda manifest: [(DATA_FILE, 3)])  # noqa: ARG005
-
-    with pytest.raises(PackedDataError, match=f"has shards of 3 rows, expected {rows} by its manifest"):
-        PackedDataset(copied)
 
 
 def test_a_column_that_is_not_there_is_named(folder):

@@ -276,6 +276,7 @@ print(json.dumps({name: list(loading) for name, loading in loaders.items()}))
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_goes_on_with_the_same_rows(folder, tmp_path):
     loaders = {"stream": stream_loader(1, 2), "rows": row_loader(folder, 1, 2)}
     readers = {name: iter(loading) for name, loading in loaders.items()}

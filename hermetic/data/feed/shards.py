@@ -5,7 +5,8 @@ slice of the mapped buffers. Of a Parquet shard the row group that holds the row
 **Guarantee.** An Arrow row is a read-only view: no byte of it is copied, and pages that nobody looks at are not read.
 A shard that is cut short, or holds another number of rows than its manifest says, is an error when it is opened.
 **Price.** Arrow: one header for each 1024 rows on first use, then O(1) a row. Parquet: a row group is decoded, and the
-last ``_GROUPS_KEPT`` of them are kept, so reading in random order decodes a row group for nearly every row.
+last ``_GROUPS_KEPT`` of them are kept, so reading in random order decodes a row group for nearly every row. As with any
+mapped file, a process that reads a shard which another one cuts short at that moment is ended by the system (SIGBUS).
 """
 
 import os
