@@ -282,7 +282,8 @@ def inspect(
 ) -> None:
     """Verify a packed folder and show what it holds.
 
-    The exit code is 1 when packing it lost tokens, when --check finds damage and when --duplicates finds a pair.
+    The exit code is 1 when packing it lost tokens or skipped records, when --check finds damage and when --duplicates
+    finds a pair.
     """
     if (show is not None) + check + duplicates > 1:
         raise typer.BadParameter("give one of --show, --check and --duplicates at a time")
@@ -313,7 +314,7 @@ def _inspect_counts(folder: Path, *, as_json: bool) -> None:
         sys.stdout.write(summary.to_json())
     else:
         _out.print(render(summary))
-    if summary.manifest.tokens_lost:
+    if summary.manifest.tokens_lost or summary.manifest.records_skipped:
         raise typer.Exit(1)
 
 

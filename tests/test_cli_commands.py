@@ -123,6 +123,15 @@ def test_a_sound_folder_is_exit_code_0(tmp_path, chats):
     assert shown.stderr == as_json.stderr == ""
 
 
+def test_skipped_records_are_a_finding(tmp_path, chats):
+    with chats.open("a") as file:
+        file.write('{"input_ids": []}\n')
+    pack(chats, tmp_path / "packed", more=["--on-bad-record", "skip"])
+    shown = run("inspect", tmp_path / "packed")
+    assert shown.exit_code == 1
+    assert "records skipped, empty" in shown.stdout
+
+
 def test_lost_tokens_are_a_finding(tmp_path):
     data = token_file(tmp_path / "documents.jsonl", [5, 9, 3])
     pack_sources(data, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=8, on_overflow="truncate")

@@ -41,7 +41,28 @@ def test_a_sound_folder_passes_every_law_that_was_looked_at(folder):
     assert report.sound
     assert {check.result for check in report.checks} == {"passed"}
     assert len({check.law for check in report.checks}) == len(report.checks) == 9
-    assert "4 documents read, 4 placed, 0 dropped" in report.checks[0].found
+    assert "4 records read, 0 skipped; 4 documents, 4 placed, 0 dropped" in report.checks[0].found
+
+
+@pytest.mark.parametrize("file_format", ["arrow", "parquet"])
+def test_a_pack_with_weights_fragments_losses_and_bad_records_is_sound(tmp_path, file_format):
+    pair = {"prompt": "Two and two?", "chosen": "Four.", "rejected": "Five."}
+    ids = [{"input_ids": list(range(length))} for length in (3, 20, 90, 41)]
+    sources = [write_jsonl(tmp_path / f"{name}.jsonl", [CHAT, {"text": ""}, pair, *ids]) for name in "ab"]
+    for policy in ("split", "truncate", "drop"):
+        pack_sources(
+            [f"{sources[0]}@2.5", f"{sources[1]}@0.5"],
+            tmp_path / policy,
+            tokenizer=DEMO_TOKENIZER,
+            capacity=40,
+            on_overflow=policy,
+            on_bad_record="skip",
+            file_format=file_format,
+            shard_tokens=80,
+        )
+        report = check_packed(tmp_path / policy, tokenizer=DEMO_TOKENIZER)
+        assert [check for check in report.checks if check.result != "passed"] == []
+        assert "2 skipped" in report.checks[0].found
 
 
 def test_without_a_tokenizer_the_report_says_what_was_not_looked_at(folder):

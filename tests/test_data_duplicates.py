@@ -76,7 +76,7 @@ def every_pair(folder, threshold):
     """What a report has to say, by comparing all documents with all."""
     packed = open_packed(folder)
     rows = [packed.dataset[row] for row in range(len(packed))]
-    ids = [document for row in rows for document in row["document_ids"]]
+    ids = [record for row in rows for record in zip(row["source_ids"], row["record_numbers"], strict=True)]
     row_of = [number for number, row in enumerate(rows) for _ in row["document_ids"]]
     tokens = [document["input_ids"].tolist() for row in packed.rows() for document in row]
     sets = [sets_of(document) for document in tokens]
@@ -141,6 +141,29 @@ def test_the_fragments_of_one_record_are_counted_apart(tmp_path):
     # Twice three fragments, all of the same shingles: 15 pairs, of which 3 and 3 are of one record.
     assert counts(report) == every_pair(folder, 0.8)
     assert (report.pairs, report.pairs_of_one_record, report.clusters, report.largest_cluster) == (9, 6, 1, 6)
+
+
+def test_copies_by_weight_and_the_answers_of_a_pair_are_counted_apart(tmp_path):
+    prompt = "A long question, of which there are many words, so that both answers are nearly the same document: yes?"
+    pair = {"prompt": prompt, "chosen": "Yes.", "rejected": "No."}
+    source = write_jsonl(tmp_path / "a.jsonl", [pair, {"input_ids": list(range(30))}, {"input_ids": list(range(30))}])
+    pack_sources(f"{source}@2", tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=256)
+    report = find_duplicates(tmp_path / "packed")
+
+    # Twice two answers: 6 pairs of one record. Twice two equal documents: 6 pairs, of which 2 are of one record.
+    assert (report.documents, report.pairs, report.pairs_of_one_record) == (8, 4, 8)
+    assert (report.documents_in_pairs, report.clusters, report.largest_cluster) == (4, 1, 4)
+    assert {document.where for document in report.examples[0].documents} == {"a.jsonl:2", "a.jsonl:3"}
+
+
+def test_documents_of_several_files_are_told_apart(tmp_path):
+    ids = {"input_ids": list(range(30))}
+    sources = [write_jsonl(tmp_path / f"{name}.jsonl", [ids]) for name in "ab"]
+    pack_sources(sources, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=30, file_format="parquet")
+    report = find_duplicates(tmp_path / "packed")
+
+    assert (report.pairs, report.pairs_of_one_record, report.pairs_in_one_row) == (1, 0, 0)
+    assert {document.where for document in report.examples[0].documents} == {"a.jsonl:1", "b.jsonl:1"}
 
 
 def test_the_named_pairs_are_real_and_those_that_share_a_row_come_first(planted):

@@ -249,6 +249,32 @@ def test_many_rows_go_to_many_files_in_order(packed, tmp_path, monkeypatch, to):
         assert files[-1].name == f"rows-{len(files) - 1:05d}-of-{len(files):05d}.parquet"
 
 
+@pytest.mark.parametrize("file_format", ["arrow", "parquet"])
+@pytest.mark.parametrize("to", READERS)
+def test_rows_of_many_files_of_either_kind_are_exported_alike(packed, tmp_path, to, file_format):
+    records = [{"input_ids": ids, "loss_mask": list(map(int, held))} for row in rows_of(packed) for ids, held in row]
+    folder = write(tmp_path, records, file_format=file_format, shard_tokens=256)
+    export_packed(folder, tmp_path / "out", to=to)
+
+    assert len(open_packed(folder).manifest.shards) > 3
+    assert READERS[to](tmp_path / "out") == rows_of(folder)
+
+
+def test_preference_pairs_go_only_where_the_chosen_answer_is_told_from_the_rejected_one(tmp_path):
+    pair = {"prompt": "Two and two?", "chosen": "Four.", "rejected": "Five, I think."}
+    folder = write(tmp_path, [pair, {"input_ids": [5, 6, 7]}])
+
+    for to in ("trl", "megatron", "mosaic"):
+        with pytest.raises(DataError, match=rf"holds 1 preference pairs, and the form '{to}' .*parquet, tokens"):
+            export_packed(folder, tmp_path / to, to=to)
+        assert not (tmp_path / to).exists()
+    for to in ("parquet", "tokens"):
+        export_packed(folder, tmp_path / to, to=to)
+    (row,) = parquet_rows(tmp_path / "parquet")
+    assert sorted(row["roles"]) == [0, 1, 2]
+    assert np.load(tmp_path / "tokens" / "roles.npy", allow_pickle=False).tolist() == row["roles"]
+
+
 class MDSWriterStandIn:
     """Keeps what MosaicML's writer would write, and checks its types as that does."""
 

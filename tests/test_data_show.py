@@ -109,6 +109,20 @@ def test_each_document_is_shown_with_its_source_and_line(folder):
     assert all(int(document.where.rpartition(":")[2]) == document.document + 1 for document in documents)
 
 
+def test_documents_of_several_files_and_of_a_preference_pair_are_told_apart(tmp_path):
+    pair = {"prompt": "Two and two?", "chosen": "Four.", "rejected": "Five."}
+    sources = [write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}]), write_jsonl(tmp_path / "b.jsonl", [CHAT, pair])]
+    pack_sources(sources, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=128, file_format="parquet")
+    documents = [document for row in show_packed(tmp_path / "packed", rows=9).rows for document in row.documents]
+
+    assert sorted((document.where, document.role) for document in documents) == [
+        ("a.jsonl:1", ""),
+        ("b.jsonl:1", ""),
+        ("b.jsonl:2", "chosen"),
+        ("b.jsonl:2", "rejected"),
+    ]
+
+
 def test_the_same_seed_draws_the_same_rows_and_another_one_others(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", [{"input_ids": [number, 5]} for number in range(100)])
     pack_sources(source, tmp_path / "packed", tokenizer=DEMO_TOKENIZER, capacity=2)

@@ -87,26 +87,20 @@ def block_of_row(packed: PackedData, row: int) -> PackedBlock:
 
 def source_names(manifest: PackManifest) -> tuple[str, ...]:
     """The names of the files that were packed, as their documents' ``source_ids`` count them."""
-    files: Any = getattr(manifest, "source_files", ())
-    return tuple(file.name for file in files) or (manifest.source_name,)
+    return tuple(file.name for file in manifest.source_files)
 
 
 def _block(table: Any, first_row: int) -> PackedBlock:
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-    document_ids = _values(columns["document_ids"]).astype(np.int64)
     return PackedBlock(
         first_row=first_row,
         input_ids=_values(columns["input_ids"]),
         labels=_values(columns["labels"]),
         lengths=_values(columns["seq_lengths"]).astype(np.int64),
         documents_per_row=columns["seq_lengths"].value_lengths().to_numpy(zero_copy_only=False).astype(np.int64),
-        document_ids=document_ids,
-        source_ids=_values(columns["source_ids"]).astype(np.int64)
-        if "source_ids" in columns
-        else np.zeros_like(document_ids),
-        record_numbers=_values(columns["record_numbers"]).astype(np.int64)
-        if "record_numbers" in columns
-        else document_ids + 1,
+        document_ids=_values(columns["document_ids"]),
+        source_ids=_values(columns["source_ids"]).astype(np.int64),
+        record_numbers=_values(columns["record_numbers"]),
         roles=_values(columns["roles"]) if "roles" in columns else None,
     )
 

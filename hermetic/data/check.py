@@ -115,7 +115,8 @@ def _kept(packed: PackedData) -> tuple[PackedCheck, ...]:
     return (
         _passed(
             "the manifest adds up",
-            f"{manifest.documents_read:,} documents read, {manifest.documents_placed:,} placed, "
+            f"{manifest.records_read:,} records read, {sum(manifest.records_skipped.values()):,} skipped; "
+            f"{manifest.documents_read:,} documents, {manifest.documents_placed:,} placed, "
             f"{manifest.documents_dropped:,} dropped; {manifest.tokens_lost:,} tokens lost",
         ),
         _passed("every file is as it was written", f"{len(manifest.files):,} files, each with its SHA-256; no others"),
@@ -142,8 +143,7 @@ def _conservation(packed: PackedData) -> PackedCheck:
         row = int(np.searchsorted(np.cumsum(packed.documents_per_row), int(np.argmax(ids == wrong)), side="right"))
         message = f"row {row} has the document {wrong}, expected 0 to {manifest.documents_read - 1}"
         return _failed(law, PackedDataError(f"{packed.path}, {message}; pack the source again"))
-    repeated = getattr(manifest, "documents_repeated", 0)
-    most, least = manifest.documents_placed, manifest.documents_placed - repeated
+    most, least = manifest.documents_placed, manifest.documents_placed - manifest.documents_repeated
     if not least <= len(distinct) <= most:
         expected = f"{most:,}" if least == most else f"{least:,} to {most:,}"
         message = f"{packed.path} holds {len(distinct):,} different documents, expected {expected} by its manifest"

@@ -8,6 +8,7 @@ from rich.text import Text
 from hermetic.data.check import CheckReport
 from hermetic.data.duplicates import DuplicateDocument, DuplicatePair, DuplicateReport
 from hermetic.data.export import ExportSummary
+from hermetic.data.manifest import PackManifest
 from hermetic.data.show_render import printable
 from hermetic.data.statistics import HistogramBar
 from hermetic.data.summary import PackedSummary
@@ -31,7 +32,10 @@ def _counts(summary: PackedSummary) -> Table:
     for name, value in (
         ("source", Text(printable(manifest.source_name))),
         ("strategy, policy", f"{manifest.strategy}, {manifest.on_overflow}"),
+        ("records read", f"{manifest.records_read:,}"),
+        *((f"records skipped, {reason}", f"{count:,}") for reason, count in manifest.records_skipped.items()),
         ("documents read", f"{manifest.documents_read:,}"),
+        *((name, f"{count:,}") for name, count in _mixing(manifest) if count),
         ("documents placed", f"{manifest.documents_placed:,}"),
         ("documents dropped", f"{manifest.documents_dropped:,}"),
         ("documents truncated", f"{manifest.documents_truncated:,}"),
@@ -51,6 +55,15 @@ def _counts(summary: PackedSummary) -> Table:
     ):
         table.add_row(name, value)
     return table
+
+
+def _mixing(manifest: PackManifest) -> tuple[tuple[str, int], ...]:
+    """What only some packs have."""
+    return (
+        ("preference pairs", manifest.preference_pairs),
+        ("copies that weights asked for", manifest.documents_repeated),
+        ("documents that weights left out", manifest.documents_left_out),
+    )
 
 
 def _histogram(bars: tuple[HistogramBar, ...]) -> Table:

@@ -5,6 +5,7 @@ Files, each opened with ``numpy.load(path, mmap_mode="r", allow_pickle=False)``,
     tokens.npy          int32 [T]      the tokens of all rows, end to end
     labels.npy          int32 [T]      unshifted, -100 on each document's first token and on unsupervised tokens
     seq_start_id.npy    int32 [D]      where each document begins, counted from the start of its row
+    roles.npy           int8 [D]       1 chosen, 2 rejected, 0 neither; only where preference pairs were packed
     row_tokens.npy      int64 [B + 1]  row i has the tokens from row_tokens[i] up to row_tokens[i + 1]
     row_documents.npy   int64 [B + 1]  row i has the documents from row_documents[i] up to row_documents[i + 1]
 
@@ -40,10 +41,15 @@ def write(packed: PackedData, folder: Path, on_rows: Callable[[int], None]) -> N
         np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.int32, shape=shape)
         for name in ("tokens", "labels")
     )
+    roles = []
     for block in blocks_of(packed):
+        if block.roles is not None:
+            roles.append(block.roles)
         stop = block.first_row + len(block.documents_per_row)
         span = slice(row_tokens[block.first_row], row_tokens[stop])
         tokens[span], labels[span] = block.input_ids, block.labels
         on_rows(stop)
+    if roles:
+        np.save(folder / "roles.npy", np.concatenate(roles), allow_pickle=False)
     tokens.flush()
     labels.flush()

@@ -40,6 +40,9 @@ FORMATS: Final[Mapping[str, Callable[[PackedData, Path, OnRows], None]]] = Mappi
 )
 """Each form's writer, by name."""
 
+_WITH_ROLES: Final = frozenset({"parquet", "tokens"})
+"""Forms that say of a document whether it was chosen or rejected."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportSummary:
@@ -86,7 +89,8 @@ def export_packed(
         What was written.
 
     Raises:
-        DataError: If there is no such form, or ``out`` asks for the pickled one.
+        DataError: If there is no such form, ``out`` asks for the pickled one, or the folder holds preference pairs
+            and the form cannot tell the chosen answer from the rejected one.
         PackedDataError: If ``path`` is no packed folder or is damaged, or ``out`` holds something already.
         MissingDependencyError: If datasets, or for ``"mosaic"`` mosaicml-streaming, is not installed.
 
@@ -99,6 +103,7 @@ def export_packed(
     _refuse_pickle(target)
     check_free(target)
     packed = open_packed(path)
+    _require_place_for_roles(packed, to)
     with new_folder(target) as folder:
         FORMATS[to](packed, folder, on_rows or _ignore)
         summary = _summary(packed, folder, to)
@@ -116,6 +121,15 @@ def _refuse_pickle(target: Path) -> None:
             f"out is {target}, expected the name of a folder: packed rows in one {target.suffix} file, as NeMo had "
             "them, are pickled objects, which run code when they are opened. Megatron-Bridge reads the Parquet of "
             "'megatron'; plain arrays, opened with allow_pickle=False, are 'tokens'"
+        )
+
+
+def _require_place_for_roles(packed: PackedData, to: str) -> None:
+    pairs = packed.manifest.preference_pairs
+    if pairs and to not in _WITH_ROLES:
+        raise DataError(
+            f"{packed.path} holds {pairs} preference pairs, and the form {to!r} does not say which answer was chosen, "
+            f"so that rejected ones would be trained on as well; expected one of {', '.join(sorted(_WITH_ROLES))}"
         )
 
 
