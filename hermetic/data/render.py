@@ -29,7 +29,7 @@ def _counts(summary: PackedSummary) -> Table:
     table = Table(title=Text(printable(summary.path)), show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(justify="right")
-    for name, value in (
+    rows: tuple[tuple[str, str | Text], ...] = (
         ("source", Text(printable(manifest.source_name))),
         ("strategy, policy", f"{manifest.strategy}, {manifest.on_overflow}"),
         ("records read", f"{manifest.records_read:,}"),
@@ -52,7 +52,8 @@ def _counts(summary: PackedSummary) -> Table:
         ("tokens that naive packing would contaminate", f"{summary.contaminated_share:.2%}"),
         ("the same by the rule of thumb 1 - m/L", f"{summary.contamination_rule_of_thumb:.2%}"),
         ("files with verified checksum", f"{summary.files_verified}"),
-    ):
+    )
+    for name, value in rows:
         table.add_row(name, value)
     return table
 
