@@ -8,7 +8,7 @@ agree in a band are candidates, and the exact Jaccard similarity of each candida
 reported that is not as similar as it says; a pair at the threshold is missed with probability ``miss_at_threshold``, a
 more similar one more rarely; the same folder, threshold and seed give the same report. Pairs of one record (copies that
 a weight asked for, the two answers of a preference pair, the fragments of one document) are meant to be alike, and only
-counted. Price: one pass over the rows, then one look at the tokens of each candidate; about 300 bytes a document, and
+counted. Price: one pass over the rows, then one look at the tokens of each candidate; about 530 bytes a document, and
 the tokens of a batch of candidates.
 """
 
