@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, cast
 
@@ -196,6 +197,12 @@ def pack(
     file_format: Annotated[
         str, typer.Option("--format", help="arrow, mapped into memory, or parquet, smaller.")
     ] = "arrow",
+    today: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"], help="Date of chat templates that write one; default: the day of the start."
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes that tokenize; 0: one for each core.")] = 0,
     engine: Annotated[str, typer.Option(help="local, or ray: on a Ray cluster.")] = "local",
     trust_remote_code: TrustRemoteCode = False,
@@ -223,6 +230,7 @@ def pack(
             file_format=file_format,
             workers=workers or len(os.sched_getaffinity(0)),
             engine=engine,
+            today=None if today is None else today.date(),
             trust_remote_code=trust_remote_code,
             on_progress=on_progress,
         )

@@ -35,6 +35,7 @@ SURFACE = {
         "--on-bad-record",
         "--seed",
         "--format",
+        "--today",
         "--workers",
         "--engine",
         "--trust-remote-code",

@@ -1,5 +1,7 @@
 """Which tokens of a conversation are the assistant's: by markers, by rendering, or an error."""
 
+from datetime import date
+
 import numpy as np
 import pytest
 import transformers
@@ -540,3 +542,20 @@ def test_several_templates_of_which_none_is_the_default_are_no_template(tmp_path
 
     with pytest.raises(TemplateError, match=r"has only the chat templates \['tool_use'\], expected a default one"):
         encode_chats([chat(turns("hi", "yes"))], tokenizer)
+
+
+@given(
+    day=st.dates(date(1990, 1, 1), date(2100, 1, 1)),
+    form=st.lists(st.sampled_from(["%d", "%b", "%Y", "%B", "%m", "%y", "%A", " ", "-", ", the "]), max_size=6).map(
+        "".join
+    ),
+)
+@settings(max_examples=30)
+def test_a_date_that_is_given_is_what_a_template_writes_for_today(day, form):
+    template = "{{ strftime_now(" + repr(form) + ") }}|{% for message in messages %}{{ message.content }}{% endfor %}"
+    chat = ChatRecord(where="a:1", messages=[{"role": "user", "content": "hi"}])
+    encoder = TextEncoder(small_tokenizer("byte-level", template))
+
+    (rendered,) = Renderer(encoder, day).render([chat])
+
+    assert rendered.text == f"{day.strftime(form)}|hi"

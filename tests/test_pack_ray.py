@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from data_helpers import DEMO_TOKENIZER, write_jsonl
@@ -25,13 +26,12 @@ TEXTS = [{"text": f"document {number} " + "word " * (number % 23)} for number in
 @pytest.fixture(scope="module")
 def cluster():
     ray = pytest.importorskip("ray", reason="the extra ray brings it")
-    root = os.path.dirname(os.path.dirname(hermetic.__file__))
-    here = os.path.dirname(__file__)
+    root, here = Path(hermetic.__file__).parents[1], Path(__file__).parent
     ray.init(
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join([root, here])}},
+        runtime_env={"env_vars": {"PYTHONPATH": f"{root}{os.pathsep}{here}"}},
     )
     yield
     ray.shutdown()
@@ -46,7 +46,8 @@ def hashes(folder):
     return {path.name: sha256_of_file(path) for path in sorted(folder.iterdir())}
 
 
-def test_ray_writes_the_same_bytes_as_this_process(tmp_path, cluster):
+@pytest.mark.usefixtures("cluster")
+def test_ray_writes_the_same_bytes_as_this_process(tmp_path):
     source = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
 
     pack(source, tmp_path / "local")
@@ -56,7 +57,8 @@ def test_ray_writes_the_same_bytes_as_this_process(tmp_path, cluster):
     assert hashes(tmp_path / "ray") == hashes(tmp_path / "local")
 
 
-def test_an_error_of_a_task_on_the_cluster_is_the_error_of_that_task(tmp_path, cluster):
+@pytest.mark.usefixtures("cluster")
+def test_an_error_of_a_task_on_the_cluster_is_the_error_of_that_task(tmp_path):
     source = write_jsonl(tmp_path / "texts.jsonl", [*TEXTS, {"text": ""}])
 
     with pytest.raises(RecordError, match=r"texts\.jsonl:121"):
@@ -66,7 +68,8 @@ def test_an_error_of_a_task_on_the_cluster_is_the_error_of_that_task(tmp_path, c
     assert manifest.records_skipped == {"empty": 1}
 
 
-def test_results_come_in_the_order_of_the_tasks(cluster):
+@pytest.mark.usefixtures("cluster")
+def test_results_come_in_the_order_of_the_tasks():
     assert list(in_cluster(abs, list(range(-20, 0)))) == list(range(20, 0, -1))
 
 

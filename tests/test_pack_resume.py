@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import date
 
 import psutil
 import pytest
-from data_helpers import DEMO_TOKENIZER, write_jsonl
+from data_helpers import CHAT, DEMO_TOKENIZER, PLAIN_TEMPLATE, tokenizer_folder, write_jsonl
 
 import hermetic.data.run.account
-from hermetic.data import open_packed, pack_sources
+import hermetic.data.run.work
+from hermetic.data import load_tokenizer, open_packed, pack_sources
 from hermetic.data.sources import sha256_of_file
 from hermetic.errors import HermeticError, PackedDataError, PackRunError, RecordError
 
@@ -137,6 +139,11 @@ def test_other_options_keep_the_tokens_and_make_the_rows_anew(tmp_path, monkeypa
     assert hashes(out) == hashes(tmp_path / "fresh")
 
 
+@pytest.mark.usefixtures("uninterrupted")
+def test_a_template_that_writes_no_date_leaves_none_in_the_manifest(tmp_path):
+    assert open_packed(tmp_path / "whole").manifest.template_date is None
+
+
 def test_the_bytes_do_not_depend_on_the_workers(tmp_path, uninterrupted):
     pack(tmp_path / "texts.jsonl", tmp_path / "rows", workers=2)
 
@@ -248,6 +255,39 @@ def test_what_was_skipped_is_an_error_to_a_run_that_does_not_skip(tmp_path, monk
 
     with pytest.raises(RecordError, match=r"texts\.jsonl:61"):
         pack(source, out)
+
+
+def test_a_template_that_writes_the_date_writes_that_of_the_first_start_however_late_the_run_ends(
+    tmp_path, monkeypatch
+):
+    template = "{{ strftime_now('%d %b %Y') }}" + PLAIN_TEMPLATE
+    tokenizer = tokenizer_folder(tmp_path / "tokenizer", chat_template=template)
+    source, out = write_jsonl(tmp_path / "chats.jsonl", [CHAT] * 20), tmp_path / "rows"
+    first, later = date(2026, 3, 31), date(2026, 4, 1)
+    settings = {"tokenizer": tokenizer, "capacity": 128}
+    monkeypatch.setattr(hermetic.data.run.work, "date", Day(first))
+    run = lambda: pack(source, out, **settings)  # noqa: E731 - as the others have it
+    assert in_a_process_that_dies(run, monkeypatch, 1, hermetic.data.run.account, "write_losses")
+
+    monkeypatch.setattr(hermetic.data.run.work, "date", Day(later))
+    manifest = pack(source, out, **settings)
+    named = pack(source, tmp_path / "named", today=first, **settings)
+    tomorrow = pack(source, tmp_path / "tomorrow", **settings)
+
+    assert (manifest.template_date, tomorrow.template_date) == ("2026-03-31", "2026-04-01")
+    assert hashes(out) == hashes(tmp_path / "named")
+    assert named == manifest
+    decode = load_tokenizer(tokenizer).decode
+    row = open_packed(out).dataset[0]
+    assert decode(row["input_ids"][: row["seq_lengths"][0]]).startswith("31 Mar 2026")
+
+
+class Day:
+    """A calendar that says that it is this day."""
+
+    def __init__(self, day):
+        self.today = lambda: day
+        self.fromisoformat = date.fromisoformat
 
 
 KILLED = """

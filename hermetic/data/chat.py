@@ -24,6 +24,7 @@ template for each answer.
 """
 
 from collections.abc import Callable, Sequence
+from datetime import date
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
@@ -50,11 +51,12 @@ class ChatEncoder:
 
     Args:
         encoder: the tokenizer.
+        today: the date of templates that write one; by default that of the clock.
     """
 
-    def __init__(self, encoder: TextEncoder) -> None:
+    def __init__(self, encoder: TextEncoder, today: date | None = None) -> None:
         self._encoder = encoder
-        self._renderer = Renderer(encoder)
+        self._renderer = Renderer(encoder, today)
         self._prefixes = PrefixFinder(encoder, self._renderer)
 
     def encode(self, chats: Sequence[ChatRecord], train_on: TrainOn) -> list[Outcome]:

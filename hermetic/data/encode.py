@@ -9,6 +9,7 @@ skipped, among the skipped with its reason. Price: 8 bytes a token, twice while 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -79,6 +80,7 @@ def encode_part(
     tokenizer: Any,
     train_on: TrainOn = "assistant",
     on_bad_record: OnBadRecord = "error",
+    today: date | None = None,
 ) -> EncodedPart:
     """Check, render, tokenize and label records.
 
@@ -87,6 +89,7 @@ def encode_part(
         tokenizer: a Hugging Face tokenizer; it is left as it was found.
         train_on: "assistant" (its answers; the completion of a prompt), "last" (only the last answer) or "all".
         on_bad_record: "error" raises the error of the first bad record; "skip" leaves bad records out and names them.
+        today: the date of chat templates that write one; by default that of the clock.
 
     Returns:
         The documents, and the records that were skipped.
@@ -105,7 +108,7 @@ def encode_part(
     _check_option("train_on", train_on, get_args(TrainOn))
     _check_option("on_bad_record", on_bad_record, get_args(OnBadRecord))
     with undisturbed(tokenizer):
-        encoder = RecordEncoder(tokenizer, train_on)
+        encoder = RecordEncoder(tokenizer, train_on, today)
         batches = [_encode_batch(batch, tokenizer, encoder, on_bad_record) for batch in _in_batches(iter(records))]
     return _joined(batches)
 

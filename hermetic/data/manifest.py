@@ -2,7 +2,7 @@
 
 Guarantee: a manifest adds up, when it is made and when it is read: every record read is a document or skipped, every
 document is placed, dropped or left out by a weight, every token is in a row or counted as lost. It names the SHA-256 of
-every file, and holds no path of the machine that made it and no time. Price: a few hundred bytes of JSON and a hundred
+every file, and holds no path of the machine that made it. Price: a few hundred bytes of JSON and a hundred
 more for each file.
 """
 
@@ -56,6 +56,9 @@ class PackManifest:
     """In the order that ``source_ids`` count."""
 
     tokenizer_fingerprint: str
+    template_date: str | None
+    """The date that the chat template wrote into every conversation; None if it writes none."""
+
     train_on: str
     capacity: int
     strategy: str
@@ -222,6 +225,7 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "float": (int, float),
     "str": (str,),
     "int | None": (int, type(None)),
+    "str | None": (str, type(None)),
     "tuple[SourceEntry, ...]": (list,),
     "tuple[Shard, ...]": (list,),
     "dict[str, int]": (dict,),

@@ -28,6 +28,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +44,7 @@ from hermetic.data.run.shards import ShardReceipt, ShardTask, finished_shard, sh
 from hermetic.data.run.tokenize import EncodeTask, encode_task, part_key, reusable
 from hermetic.data.run.work import WorkFolder, working
 from hermetic.data.sources import SourceFile, SourceSpec, find_files, parse_source, split_into_parts
-from hermetic.data.tokenizer import load_tokenizer, tokenizer_fingerprint
+from hermetic.data.tokenizer import load_tokenizer, tokenizer_fingerprint, writes_the_date
 from hermetic.errors import PackRunError
 from hermetic.plan import Plan, plan_rows
 
@@ -93,6 +94,7 @@ def pack_sources(
     engine: str = "local",
     part_bytes: int | None = None,
     shard_tokens: int = _SHARD_TOKENS,
+    today: date | None = None,
     trust_remote_code: bool = False,
     on_progress: Callable[[PackProgress], None] | None = None,
 ) -> PackManifest:
@@ -115,6 +117,7 @@ def pack_sources(
         engine: ``"local"``, or ``"ray"``: Ray Data, over a file system that all its machines share.
         part_bytes: bytes of source that one task reads; by default 16 MiB, and more of sources above 64 GiB.
         shard_tokens: slots of one file of rows.
+        today: the date of chat templates that write one; by default the day on which the run first began.
         trust_remote_code: whether the tokenizer may bring code of its own and run it.
         on_progress: called as the run goes on.
 
@@ -152,13 +155,15 @@ def pack_sources(
         shard_tokens=shard_tokens,
     )
     run = _Run(options, workers=workers, engine=engine, announce=on_progress or (lambda _: None))
-    encoder = TokenizerRef(
-        name=_name_of(tokenizer),
-        trust_remote_code=trust_remote_code,
-        fingerprint=tokenizer_fingerprint(load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)),
-    )
+    loaded = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
     target = Path(out)
     with working(target) as work:
+        encoder = TokenizerRef(
+            name=_name_of(tokenizer),
+            trust_remote_code=trust_remote_code,
+            fingerprint=tokenizer_fingerprint(loaded),
+            today=work.day(today) if writes_the_date(loaded) else None,
+        )
         run.announce(PackProgress(stage="reading sources"))
         files = find_files(specs, spool=work.spool)
         tasks = _encode_tasks(files, work, options, encoder, part_bytes=part_bytes)
@@ -196,7 +201,7 @@ class _Run:
             files=tuple(files),
             options=options,
             shards=tuple(shards),
-            tokenizer_fingerprint=tasks[0].tokenizer.fingerprint,
+            tokenizer=tasks[0].tokenizer,
             run=identity,
         )
         manifest = make_manifest(work.rows, outcome)
@@ -289,7 +294,7 @@ def _encode_tasks(
             train_on=options.train_on,
             on_bad_record=options.on_bad_record,
             folder=str(work.parts.resolve()),
-            key=part_key(files[part.file], part, tokenizer=tokenizer.fingerprint, train_on=options.train_on),
+            key=part_key(files[part.file], part, tokenizer=tokenizer, train_on=options.train_on),
         )
         for part in split_into_parts(files, part_bytes=size)
     ]
@@ -301,7 +306,7 @@ def _identity(options: PackOptions, tasks: list[EncodeTask], tokenizer: Tokenize
         "options": {name: getattr(options, name) for name in options.__slots__},
         "parts": [task.key for task in tasks],
         "sources": [task.file.source for task in tasks],
-        "tokenizer": tokenizer.fingerprint,
+        "tokenizer": [tokenizer.fingerprint, str(tokenizer.today)],
     }
     return hashlib.sha256(json.dumps(decided).encode()).hexdigest()
 

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +23,8 @@ from hermetic.errors import DataError, RecordError, TemplateError
 
 __all__ = ["Rendered", "Renderer", "Whole"]
 
+_CLOCK: Final = "strftime_now"
+_DIRECTIVES: Final = "aAbBcdHIjmMpSUwWxXyYZ"
 _GENERATION_MARKER: Final = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
@@ -53,10 +56,12 @@ class Renderer:
 
     Args:
         encoder: the tokenizer.
+        today: the date of templates that write one (``strftime_now``); by default that of the clock.
     """
 
-    def __init__(self, encoder: TextEncoder) -> None:
+    def __init__(self, encoder: TextEncoder, today: date | None = None) -> None:
         self._tokenizer = encoder.tokenizer
+        self._today = today
         self._plain = encoder.backend is not None
 
     def check_has_template(self, where: str) -> None:
@@ -102,20 +107,40 @@ class Renderer:
         tools = chats[0].tools
         if not self._plain:
             texts = self._tokenizer.apply_chat_template(
-                messages, tools=tools, tokenize=False, add_generation_prompt=prompt
+                messages,
+                tools=tools,
+                chat_template=self._template(tools),
+                tokenize=False,
+                add_generation_prompt=prompt,
             )
             return [Rendered(text=text) for text in texts]
         transformers = import_optional("transformers.utils.chat_template_utils")
         texts, spans = transformers.render_jinja_template(
             conversations=messages,
             tools=tools,
-            chat_template=self._tokenizer.get_chat_template(tools=tools),
+            chat_template=self._template(tools),
             add_generation_prompt=prompt,
             return_assistant_tokens_mask=marked,
             **self._tokenizer.special_tokens_map,
         )
         marks = spans if marked else [()] * len(texts)
         return [Rendered(text=text, marked=found) for text, found in zip(texts, marks, strict=True)]
+
+    def _template(self, tools: list[Any] | None) -> str:
+        template: str = self._tokenizer.get_chat_template(tools=tools)
+        return template if self._today is None else _dated(template, self._today)
+
+
+@lru_cache
+def _dated(template: str, today: date) -> str:
+    """The template with a ``strftime_now`` of its own, which hides that of transformers, in front.
+
+    transformers lets no function through to a template, so this one is written in Jinja.
+    """
+    if _CLOCK not in template:
+        return template
+    parts = "".join(f"|replace('%{letter}', {today.strftime(f'%{letter}')!r})" for letter in _DIRECTIVES)
+    return "{%- macro " + _CLOCK + "(format) -%}{{- format" + parts + " -}}{%- endmacro -%}" + template
 
 
 @lru_cache

@@ -15,6 +15,7 @@ their tokens begin with. Price: one batched call of the tokenizer for each shape
 """
 
 from collections.abc import Sequence
+from datetime import date
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,12 +51,13 @@ class RecordEncoder:
     Args:
         tokenizer: a Hugging Face tokenizer.
         train_on: "all", "assistant" or "last", see the table of this module.
+        today: the date of chat templates that write one; by default that of the clock.
     """
 
-    def __init__(self, tokenizer: Any, train_on: TrainOn = "assistant") -> None:
+    def __init__(self, tokenizer: Any, train_on: TrainOn = "assistant", today: date | None = None) -> None:
         self._train_on = train_on
         self._encoder = TextEncoder(tokenizer)
-        self._chats = ChatEncoder(self._encoder)
+        self._chats = ChatEncoder(self._encoder, today)
 
     def encode(self, records: Sequence[Record]) -> list[Documents | DataError]:
         """The documents of each record, or why it has none.

@@ -13,7 +13,7 @@ from typing import Any
 from hermetic.data.dependencies import import_optional
 from hermetic.errors import DataError
 
-__all__ = ["load_tokenizer", "tokenizer_fingerprint"]
+__all__ = ["load_tokenizer", "tokenizer_fingerprint", "writes_the_date"]
 
 
 def load_tokenizer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Any:
@@ -46,6 +46,13 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
         "chat_template": tokenizer.chat_template,
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def writes_the_date(tokenizer: Any) -> bool:
+    """Whether a chat template of this tokenizer asks for today's date, so that its texts depend on the day."""
+    templates = tokenizer.chat_template
+    texts = templates.values() if isinstance(templates, dict) else [templates or ""]
+    return any("strftime_now" in text for text in texts)
 
 
 def _serialized(tokenizer: Any) -> Any:

@@ -12,7 +12,7 @@ import hermetic
 from hermetic.data.manifest import FORMAT_VERSION, MANIFEST_NAME, PackManifest, Shard, SourceEntry
 from hermetic.data.run.corpus import Corpus, Draw
 from hermetic.data.run.losses import LOSSES_NAME, write_losses
-from hermetic.data.run.options import PackOptions
+from hermetic.data.run.options import PackOptions, TokenizerRef
 from hermetic.data.run.shards import ShardReceipt
 from hermetic.data.run.table import DOCUMENT_COLUMNS, TOKEN_COLUMNS, write_dataset_files
 from hermetic.data.sources import SourceFile, sha256_of_file
@@ -33,7 +33,7 @@ class Outcome:
     files: tuple[SourceFile, ...]
     options: PackOptions
     shards: tuple[ShardReceipt, ...]
-    tokenizer_fingerprint: str
+    tokenizer: TokenizerRef
     run: str
     """The hash of all that decided it."""
 
@@ -48,7 +48,8 @@ def make_manifest(folder: Path, outcome: Outcome) -> PackManifest:
         format_version=FORMAT_VERSION,
         hermetic_version=hermetic.__version__,
         source_files=_entries(outcome, names),
-        tokenizer_fingerprint=outcome.tokenizer_fingerprint,
+        tokenizer_fingerprint=outcome.tokenizer.fingerprint,
+        template_date=None if outcome.tokenizer.today is None else outcome.tokenizer.today.isoformat(),
         train_on=outcome.options.train_on,
         capacity=plan.capacity,
         strategy=plan.strategy,

@@ -1,6 +1,7 @@
 """What decides the bytes of a pack, as plain data."""
 
 from dataclasses import dataclass
+from datetime import date
 
 from hermetic.data.encode import OnBadRecord, TrainOn
 
@@ -16,6 +17,8 @@ class TokenizerRef:
 
     trust_remote_code: bool
     fingerprint: str
+    today: date | None
+    """The date that its chat template writes; None if it writes none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -36,14 +36,14 @@ class EncodeTask:
     key: str
 
 
-def part_key(file: SourceFile, part: Part, *, tokenizer: str, train_on: str) -> str:
-    """A name for what a part becomes: the hash of all that decides it; ``tokenizer`` is a fingerprint."""
+def part_key(file: SourceFile, part: Part, *, tokenizer: TokenizerRef, train_on: str) -> str:
+    """A name for what a part becomes: the hash of all that decides it."""
     identity = {
         "format": _PART_FORMAT,
         "version": hermetic.__version__,
         "file": [file.name, file.kind, file.sha256],
         "part": [part.start, part.stop, part.first_number],
-        "tokenizer": tokenizer,
+        "tokenizer": [tokenizer.fingerprint, str(tokenizer.today)],
         "train_on": train_on,
     }
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
@@ -70,6 +70,7 @@ def encode_task(task: EncodeTask) -> PartReceipt:
         tokenizer=_loaded(task.tokenizer),
         train_on=task.train_on,
         on_bad_record=task.on_bad_record,
+        today=task.tokenizer.today,
     )
     return write_part(Path(task.folder), task.key, encoded)
 

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import IO
 
@@ -68,6 +69,15 @@ class WorkFolder:
         self._finished.unlink(missing_ok=True)
         for folder in (self.spool, self.parts, self.rows, self.shards):
             folder.mkdir(exist_ok=True)
+
+    def day(self, wanted: date | None) -> date:
+        """The date of this run: ``wanted``, or that on which it first began, however often it died since."""
+        path = self.path / "day"
+        if wanted is not None:
+            return wanted
+        if not path.is_file():
+            write_text(path, date.today().isoformat())  # noqa: DTZ011 - as transformers' templates read the clock
+        return date.fromisoformat(path.read_text(encoding="utf-8"))
 
     def publish(self, run: str) -> None:
         """Let the rows appear as the target, whole, and remove the rest."""
