@@ -154,10 +154,9 @@ def finished_shard(task: ShardTask) -> ShardReceipt | None:
 
 def shard_task(task: ShardTask) -> ShardReceipt:
     """Gather the rows of a shard and write them."""
-    gathered = _gather(task)
+    gathered, supervised = _gather(task)
     path = Path(task.rows_folder) / task.name
     write_table(path, gathered, task.documents_per_row, file_format=task.file_format)
-    supervised = np.add.reduceat(gathered["labels"] != IGNORE_INDEX, _edges(task.pieces.length)[:-1], dtype=np.int64)
     receipt = ShardReceipt(
         run=task.run,
         name=task.name,
@@ -181,8 +180,8 @@ def _edges(lengths: npt.NDArray[np.integer]) -> IndexArray:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
-def _gather(task: ShardTask) -> dict[str, npt.NDArray[Any]]:
-    """The columns of the shard, flat."""
+def _gather(task: ShardTask) -> tuple[dict[str, npt.NDArray[Any]], IndexArray]:
+    """The columns of the shard, flat, and how many tokens of each piece are supervised."""
     pieces = task.pieces
     edges = _edges(pieces.length)
     columns: dict[str, npt.NDArray[Any]] = {
@@ -195,6 +194,7 @@ def _gather(task: ShardTask) -> dict[str, npt.NDArray[Any]]:
     }
     if task.with_roles:
         columns["roles"] = np.empty(len(pieces.part), dtype=np.int8)
+    supervised = np.zeros(len(pieces.part), dtype=np.int64)
     order = np.lexsort((pieces.start, pieces.part))
     borders = np.searchsorted(pieces.part[order], np.arange(len(task.parts) + 1))
     for number, receipt in enumerate(task.parts):
@@ -204,10 +204,9 @@ def _gather(task: ShardTask) -> dict[str, npt.NDArray[Any]]:
         if task.with_roles:
             columns["roles"][chosen] = data.roles[pieces.place[chosen]]
         where = (pieces.start[chosen], edges[chosen], pieces.length[chosen])
-        _copy(data.tokens, data.labels, *where, columns["input_ids"], columns["labels"])
+        supervised[chosen] = _copy(data.tokens, data.labels, *where, columns["input_ids"], columns["labels"])
         data.release()
-    columns["labels"][edges[:-1]] = IGNORE_INDEX
-    return columns
+    return columns, supervised
 
 
 @njit(cache=True, nogil=True)  # several shards are gathered at a time
@@ -219,9 +218,17 @@ def _copy(  # noqa: PLR0917 - compiled code takes no keywords
     lengths: IndexArray,
     out_tokens: Int32Array,
     out_labels: Int32Array,
-) -> None:
+) -> IndexArray:
+    """Copy each piece to its target, its first token unsupervised; return how many tokens of each are supervised."""
+    supervised = np.zeros(len(lengths), np.int64)
     for piece in range(len(lengths)):
         start, target = starts[piece], targets[piece]
-        for token in range(lengths[piece]):
+        out_tokens[target] = tokens[start]
+        out_labels[target] = IGNORE_INDEX
+        count = 0
+        for token in range(1, lengths[piece]):
             out_tokens[target + token] = tokens[start + token]
             out_labels[target + token] = labels[start + token]
+            count += labels[start + token] != IGNORE_INDEX
+        supervised[piece] = count
+    return supervised
