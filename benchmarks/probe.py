@@ -1,9 +1,10 @@
 """What a probe costs, in training steps of the same batch: passes, seconds and memory.
 
-A Llama in float32 and a row of 2,048 tokens, in few or many documents. Passes are token-passes in units of the row, so
-that a forward over four documents cut to 194 tokens counts 194/2048: a forward is 1, a backward to the embeddings 1, a
-backward to the parameters too 2, and a step 3. Seconds of the processor and the peak of memory are those of fresh
-processes: the model and what is computed, without the imports. Prints a table and, last, one line of JSON.
+A Llama in float32 or bfloat16 and a row of 2,048 tokens, in few or many documents. Passes are token-passes in units of
+the row, so that a forward over four documents cut to 194 tokens counts 194/2048: a forward is 1, a backward to the
+embeddings 1, a backward to the parameters too 2, and a step 3. Seconds of the processor and the peak of memory are
+those of fresh processes: the model and what is computed, without the imports. Prints a table and, last, one line of
+JSON.
 
 ``--full`` takes a model of 110 million parameters; ``--documents 7`` one row only.
 """
@@ -33,7 +34,7 @@ FULL = {"hidden": 768, "layers": 12, "vocabulary": 32_000}
 LIMIT_STEPS, LIMIT_MEMORY = 5.0, 1.2
 
 
-def llama(hidden: int, layers: int, vocabulary: int) -> nn.Module:
+def llama(hidden: int, layers: int, vocabulary: int, dtype: str) -> nn.Module:
     """A sealed untrained model whose heads are 64 wide and whose output matrix is its embedding's."""
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -46,7 +47,7 @@ def llama(hidden: int, layers: int, vocabulary: int) -> nn.Module:
         tie_word_embeddings=True,
         pad_token_id=0,
     )
-    return hermetic.seal(LlamaForCausalLM(config).eval())
+    return hermetic.seal(LlamaForCausalLM(config).eval().to(getattr(torch, dtype)))
 
 
 def lengths_of(documents: int) -> list[int]:
@@ -100,7 +101,7 @@ def step(model: nn.Module, batch: hermetic.PackedBatch) -> None:
 def measure(arguments: argparse.Namespace, what: str) -> dict[str, Any]:
     """Run one thing in this process: the probe once, and a step twice, of which the faster counts."""
     imported = peak()
-    model = llama(arguments.hidden, arguments.layers, arguments.vocabulary)
+    model = llama(arguments.hidden, arguments.layers, arguments.vocabulary, arguments.dtype)
     generator = torch.Generator().manual_seed(0)
     ids = [torch.randint(3, arguments.vocabulary, (n,), generator=generator) for n in lengths_of(arguments.documents)]
     documents = [{"input_ids": part} for part in ids]
@@ -133,7 +134,7 @@ def peak() -> float:
 
 def in_fresh_process(arguments: argparse.Namespace, documents: int, what: str) -> dict[str, Any]:
     """One measurement by itself, for a peak of memory never falls."""
-    sizes = ("hidden", "layers", "vocabulary", "threads")
+    sizes = ("hidden", "layers", "vocabulary", "dtype", "threads")
     options = [part for name in sizes for part in (f"--{name}", str(getattr(arguments, name)))]
     command = [sys.executable, __file__, *options, "--documents", str(documents), "--only", what]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - this very file
@@ -157,6 +158,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256, help="width, a multiple of 64")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--vocabulary", type=int, default=8000)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--full", action="store_true", help=f"{FULL}")
     parser.add_argument("--documents", type=int, nargs="+", default=[4, 7, 48])
     parser.add_argument("--instruments", action="store_true", help="each instrument by itself, too")
@@ -172,7 +174,9 @@ def main() -> None:
         print(json.dumps(measure(arguments, arguments.only)))
         return
     rows = [row for documents in arguments.documents for row in compared(arguments, documents)]
-    table = Table(title=f"probe of {TOKENS} tokens, hidden {arguments.hidden}, {arguments.layers} layers")
+    table = Table(
+        title=f"probe of {TOKENS} tokens, hidden {arguments.hidden}, {arguments.layers} layers, {arguments.dtype}"
+    )
     for column in rows[0]:
         table.add_column(column.replace("_", " "))
     for row in rows:

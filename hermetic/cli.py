@@ -399,7 +399,12 @@ def export(
 @app.command(epilog="Example: hermetic probe ./model --seal")
 @_reports_errors
 def probe(
-    model: Annotated[str, typer.Argument(help="Folder or hub id of a causal language model.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Folder or hub id of a causal language model, or a model type: llama is a tiny random one."
+        ),
+    ],
     *,
     seal: Annotated[bool, typer.Option("--seal", help="Seal the model first.")] = False,
     attention: Annotated[
@@ -417,15 +422,18 @@ def probe(
     of a model that is not sealed is nothing. The exit code is 1 on a leak.
     """
     import hermetic
+    from hermetic.atlas import as_tiny, tiny_by_name
     from hermetic.probe import with_details
     from hermetic.train import load_model
 
     with _stages(quiet=as_json) as on_stage:
         on_stage(f"loading {model}")
-        network = load_model(model, trust_remote_code=trust_remote_code, attention=attention)
+        tiny = tiny_by_name(model, attention=attention)
+        network = tiny or load_model(model, trust_remote_code=trust_remote_code, attention=attention)
         on_stage("probing")
         report = hermetic.probe(hermetic.seal(network, backend=backend) if seal else network)
         report = with_details(report, network, per_layer=layers, per_token=html is not None)
+        report = as_tiny(report, model) if tiny else report
     if html is not None:
         report.to_html(html)
     if as_json:

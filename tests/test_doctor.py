@@ -32,8 +32,8 @@ EXPECTED = {  # verdict, codes, exit code
     "raw_loop_all_ones_mask": ("leak", ["HM100", "HM101"], 1),
     "raw_loop_default_cache": ("leak", ["HM100", "HM102"], 1),
     "trl_llama": ("sealed", [], 0),
-    "trl_minimax": ("leak", ["HM301"], 1),
-    "trl_opt": ("leak", ["HM100"], 1),
+    "trl_minimax": ("leak", ["HM301", "HM108"], 1),
+    "trl_opt": ("leak", ["HM100", "HM108"], 1),
     "trl_wrapped": ("no_boundaries", ["HM602"], 1),
 }
 

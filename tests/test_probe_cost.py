@@ -38,8 +38,8 @@ def unsealed(name):
 
 
 @cached
-def sealed(name):
-    return hermetic.seal(unsealed(name))
+def sealed(name, dtype=torch.float32):
+    return hermetic.seal(unsealed(name).to(dtype))
 
 
 def documents(lengths):
@@ -47,9 +47,9 @@ def documents(lengths):
     return [{"input_ids": ids} for ids in batch.unpack(batch.input_ids)]
 
 
-def passes(lengths, **options):
+def passes(lengths, dtype=torch.float32, **options):
     """Forwards and backwards of a probe that finds nothing, in passes over the whole batch."""
-    model = sealed("llama")
+    model = sealed("llama", dtype)
     counts = {"forward": 0, "backward": 0}
 
     def hook(_module, args, _output):
@@ -66,9 +66,10 @@ def passes(lengths, **options):
     return counts["forward"] / sum(lengths), counts["backward"] / sum(lengths)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("count", [4, 7, 48])
-def test_a_probe_of_2048_tokens_costs_less_than_five_training_steps(count):
-    forwards, backwards = passes([2048 // count] * count)
+def test_a_probe_of_2048_tokens_costs_less_than_five_training_steps(count, dtype):
+    forwards, backwards = passes([2048 // count] * count, dtype)
 
     assert forwards + backwards < 5 * 3
     assert forwards > 7  # packed, alone, two swaps, the gradient's, causality's and the longer row's

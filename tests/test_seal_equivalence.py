@@ -133,8 +133,8 @@ LEAKS = {
     "all_ones_mask": {"HM101"},
     "default_cache": {"HM102"},
     "two_rows": {"HM101", "HM102"},
-    "only_cu_seq_lens": {"HM201"},
-    "document_ids": {"HM201"},
+    "only_cu_seq_lens": {"HM108", "HM201"},
+    "document_ids": {"HM108", "HM201"},
 }
 
 

@@ -9,7 +9,7 @@ from models import calling, packed, tiny
 
 import hermetic
 from hermetic.errors import BoundariesError, SealError
-from hermetic.seal.inputs import packed_rows_from_call, positions_for
+from hermetic.seal.inputs import Numbering, packed_rows_from_call, positions_for
 
 T = torch.tensor
 
@@ -216,7 +216,7 @@ def test_an_offset_of_positions_is_kept(sealed_gpt2):
 def test_planes_of_multi_axis_positions_are_the_callers():
     rows = packed_rows_from_call({"document_ids": T([0, 0, 0, 1, 1])}, (1, 5))
 
-    assert positions_for(rows, torch.zeros(3, 1, 5), explicit=True) is None
+    assert positions_for(rows, torch.zeros(3, 1, 5), explicit=True, numbering=Numbering()) is None
 
 
 def test_labels_at_seams_are_masked_so_that_the_models_own_loss_is_the_packed_loss(sealed):

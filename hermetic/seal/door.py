@@ -17,6 +17,7 @@ from hermetic.errors import SealError
 from hermetic.seal.channel import PackedForward, enter, leave, open_forward, outside_graphs
 from hermetic.seal.checkpointing import carry_boundaries
 from hermetic.seal.inputs import (
+    Numbering,
     PackedRows,
     has_explicit_boundaries,
     packed_rows_from_call,
@@ -61,8 +62,8 @@ class Door:
         self.settings = settings
         self.routes = True
         """Attention goes through hermetic's entry. Otherwise the model keeps its own, which it looks up by name."""
-        self.position_offset = 0
-        """What the model numbers a document's first token with when it is left to itself."""
+        self.numbering = Numbering()
+        """How the model numbers the tokens of a document when it is left to itself."""
         self.native = False
         """The model's own kernels get the boundaries, as ``seq_idx`` and ``cu_seq_lens``."""
         self.carries = False
@@ -116,7 +117,7 @@ class Door:
         if rows is None:
             enter(module, None, argument)
             return _replaced(args, kwargs, tokens, argument)
-        sealed = _sealed_arguments(signature, _replaced((), call, tokens, argument)[1], rows, self.position_offset)
+        sealed = _sealed_arguments(signature, _replaced((), call, tokens, argument)[1], rows, self.numbering)
         if self.native:
             sealed |= accepted(signature, _native_arguments(rows, tokens.device))
         packed = PackedForward(lengths=rows.lengths, num_rows=rows.num_rows, num_slots=rows.num_slots)
@@ -173,16 +174,17 @@ def _rows_of_call(call: dict[str, Any], tokens: torch.Tensor) -> PackedRows | No
 
 
 def _sealed_arguments(
-    signature: inspect.Signature, call: dict[str, Any], rows: PackedRows, position_offset: int
+    signature: inspect.Signature, call: dict[str, Any], rows: PackedRows, numbering: Numbering
 ) -> dict[str, Any]:
     tokens = call.get("input_ids")
     device = (call["inputs_embeds"] if tokens is None else tokens).device
     explicit = has_explicit_boundaries(call)
     # Their message has arrived; a layer of the model's own that is handed them asks for kernels that may not be there.
     sealed = {name: value for name, value in call.items() if name not in {"document_ids", "seq_idx", *_FLASH_ARGUMENTS}}
-    positions = positions_for(rows, call.get("position_ids"), explicit=explicit, offset=position_offset)
+    positions = positions_for(rows, call.get("position_ids"), explicit=explicit, numbering=numbering)
     if positions is not None:
-        sealed["position_ids"] = positions.to(device)
+        # Whoever numbers by token runs unpacked, and numbers each document by itself.
+        sealed["position_ids"] = None if numbering.by_token else positions.to(device)
     # An all-ones mask keeps transformers from guessing boundaries of its own; padding is among the runs.
     sealed["attention_mask"] = torch.ones(rows.num_rows, rows.num_slots, dtype=torch.long, device=device)
     sealed["use_cache"] = False

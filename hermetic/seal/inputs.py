@@ -38,6 +38,15 @@ class PackedRows:
         return Boundaries(document_lengths=self.lengths).position_ids.view(self.num_rows, self.num_slots)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Numbering:
+    """How a model numbers the tokens of one document when it is given no positions."""
+
+    start: int = 0
+    by_token: bool = False
+    """Which token it is decides, too: RoBERTa gives every pad the same number and does not count it."""
+
+
 def packed_rows_from_call(arguments: Mapping[str, Any], shape: tuple[int, int]) -> PackedRows | None:
     """The runs of a call over ``[B, S]`` token slots; ``None`` when every row holds one document.
 
@@ -65,25 +74,24 @@ def packed_rows_from_call(arguments: Mapping[str, Any], shape: tuple[int, int]) 
 
 
 def positions_for(
-    rows: PackedRows, given: torch.Tensor | None, *, explicit: bool, offset: int = 0
+    rows: PackedRows, given: torch.Tensor | None, *, explicit: bool, numbering: Numbering
 ) -> torch.Tensor | None:
-    """The positions to run with, or ``None`` to keep those given.
+    """Positions by place, for a caller who asks for none in particular; ``None`` for one who does.
 
-    ``offset`` is where the model starts to count when it is given none (RoBERTa starts at 2). Positions that count
-    on through the row are what a model makes up when it is given none, so with explicit boundaries they are
-    replaced; so are those that start each document at 0, in a model that starts elsewhere. Positions that count by
-    one inside every document are kept, and with them an offset that all documents share. Padding may have any.
-    Planes of multi-axis positions are the caller's.
+    Positions that count on through the row are what a model makes up when it is given none, so with explicit
+    boundaries they are replaced; so are those that start each document at 0, in a model that numbers them otherwise.
+    Positions that count by one inside every document are kept, and with them an offset that all documents share.
+    Padding may have any. Planes of multi-axis positions are the caller's.
 
     Raises:
         BoundariesError: positions and explicit boundaries contradict each other.
     """
-    counted = rows.position_ids() + offset
+    counted = rows.position_ids() + numbering.start
     if given is None:
         return counted
     if given.ndim > 2:
         return None
-    if offset and (_host(given).reshape(-1, rows.num_slots)[:, 0] == 0).all():
+    if numbering != Numbering() and (_host(given).reshape(-1, rows.num_slots)[:, 0] == 0).all():
         return counted
     if not explicit:
         return None

@@ -10,6 +10,7 @@ Guarantee: found by measuring, never by name. What cannot be unpacked is left to
 import functools
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from hermetic.seal.aligned import Axes, Path, tensors_in
@@ -24,10 +25,30 @@ _MAX_FAILURES = 1000
 """Forwards of one search that break off and are mended; each one unpacks one more module."""
 
 
+Dtypes = dict[int, dict[Path, torch.dtype]]
+"""Of every tensor that each module, by ``id``, gets in a run over one document."""
+
+
+def dtypes_of(trial: Trial) -> Dtypes:
+    """What the modules of a trial's model get in the precision that it runs in now."""
+    return _dtypes(_first_calls(trial))
+
+
+def _first_calls(trial: Trial) -> dict[int, Call]:
+    return {id(call.module): call for call in reversed(recorded(trial.model, trial.as_one_document).calls)}
+
+
+def _dtypes(calls: dict[int, Call]) -> Dtypes:
+    named = {module: tensors_in(call.arguments) for module, call in calls.items()}
+    return {module: {path: tensor.dtype for path, tensor in found.items()} for module, found in named.items()}
+
+
 class Mixers:
     """The search over one model; ``installed`` are the modules that are unpacked so far."""
 
-    def __init__(self, trial: Trial, door: nn.Module, original: Callable[[nn.Module], str]) -> None:
+    def __init__(
+        self, trial: Trial, door: nn.Module, original: Callable[[nn.Module], str], dtypes: Dtypes | None = None
+    ) -> None:
         """Search the model of ``trial``.
 
         Args:
@@ -35,6 +56,7 @@ class Mixers:
             door: the outermost transformers model in it. Boundaries are known inside of it only, and labels are
                 its arguments, so neither it nor what is around it can be unpacked.
             original: the attention implementation of a module before the seal.
+            dtypes: what ``dtypes_of`` says of the model, where the trial runs in another precision than the model.
         """
         self.trial = trial
         self.original = original
@@ -44,7 +66,8 @@ class Mixers:
         self.packed = PackedForward(lengths=trial.lengths, num_rows=1, num_slots=self.num_slots)
         self.names = {id(module): name for name, module in trial.model.named_modules()}
         self.installed: dict[int, Unpacked] = {}
-        self.alone = {id(call.module): call for call in reversed(recorded(trial.model, trial.as_one_document).calls)}
+        self.alone = _first_calls(trial)
+        self.dtypes = _dtypes(self.alone) if dtypes is None else dtypes
 
     def unpack_mixers(self) -> None:
         """Unpack around every module that mixes documents or fails on them."""
@@ -124,7 +147,7 @@ class Mixers:
             results=results,
             exact=exact or any(inner.exact for inner in inside) or self._needs_equal_lengths(call, arguments),
             restarts=positions or {},
-            masks={path: tensor.dtype for path, tensor in tensors_in(call.arguments).items()},
+            masks=self.dtypes.get(id(module), {}),
         )
         unpacked.install()
         self.installed[id(module)] = unpacked

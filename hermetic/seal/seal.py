@@ -23,8 +23,9 @@ from hermetic.errors import BackendError, MissingDependencyError, SealError
 from hermetic.seal.channel import Ticket
 from hermetic.seal.checkpointing import stop_carrying
 from hermetic.seal.door import Close, Door, original_of, settings_of
+from hermetic.seal.judging import dtype_in_use, precision_of_trial
 from hermetic.seal.measure import evaluation
-from hermetic.seal.mixers import Mixers
+from hermetic.seal.mixers import Dtypes, Mixers, dtypes_of
 from hermetic.seal.trial import LONGER, Measured, Trial
 from hermetic.seal.unpack import Unpacked, remove_all
 
@@ -63,6 +64,9 @@ class SealReport:
     """The modules that mix tokens, in the order in which the model holds them."""
     native: bool
     """The model's own kernels keep documents apart, by the boundaries that the seal gives them."""
+    judged_in: str
+    """The dtype in which the seal looked for what has to be unpacked: ``float32`` also for a model of low precision,
+    whose own roundings may hide it, unless the model or the backend cannot run in float32."""
     leak: float
     """Largest gradient across a seam in the check; exactly 0.0."""
     equivalence: float
@@ -112,15 +116,24 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
     unseal(model)
     _refuse_part_of_a_sealed_model(model)
     _refuse_batch_statistics(model)
-    with evaluation(model), torch.no_grad():
+    with evaluation(model):
         trial = Trial(model)
-        alone = trial.as_one_document()  # a model that cannot run alone is not blamed for packing
+        with torch.no_grad():
+            trial.as_one_document()  # a model that cannot run alone is not blamed for packing
+        precision = precision_of_trial(trial, backend)
+        dtypes = dtypes_of(trial)
+        with precision.entered(), torch.no_grad():
+            alone = trial.as_one_document()
     fittings = _install([module for _, module in inner], backend)
     try:
         with evaluation(model):
-            _keep_what_one_document_gets(trial, alone, fittings)
-            measured = _made_watertight(trial, fittings)
-            measured = _made_watertight_from_afar(model, fittings) or measured
+            with precision.entered():
+                _keep_what_one_document_gets(trial, alone, fittings)
+                measured = _made_watertight(trial, fittings, dtypes)
+                measured = _made_watertight_from_afar(model, fittings, dtypes) or measured
+            if precision.is_raised:
+                measured = replace(trial.measure(), visited=measured.visited)
+                _forget_padding(fittings)
             with torch.no_grad():
                 trial.as_one_document()  # a model that keeps state between calls (RecurrentGemma) keeps none of a graph
     except BaseException:
@@ -131,6 +144,7 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
         original=tuple((name, door.settings[0][1]) for (name, _), (_, door) in zip(inner, fittings.doors, strict=True)),
         modules=tuple(_sealed_modules(model, measured.visited, fittings)),
         native=fittings.doors[0][1].native,
+        judged_in=str(precision.dtype).removeprefix("torch."),
         leak=measured.leak,
         equivalence=measured.equivalence,
         noise_floor=measured.noise_floor,
@@ -179,11 +193,10 @@ def _refuse_unusable(backend: str, model: nn.Module) -> None:
     """A backend that cannot run at all where the model is, in its dtype, is refused before anything is touched."""
     if backend not in BACKENDS:
         raise BackendError(f"backend is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}")
-    weight = next((p for p in model.parameters() if p.is_floating_point() and not p.is_meta), None)
-    if weight is None:
+    found = dtype_in_use(model)
+    if found is None:
         return
-    device = weight.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    device, dtype = found
     status = available_backends(device)[backend]
     if dtype not in status.backward:
         raise BackendError(
@@ -238,16 +251,20 @@ def _keep_what_one_document_gets(trial: Trial, alone: torch.Tensor, fittings: _F
         )
 
 
-def _made_watertight(trial: Trial, fittings: _Fittings) -> Measured:
+def _made_watertight(trial: Trial, fittings: _Fittings, dtypes: Dtypes) -> Measured:
     """Mend what leaks, from what costs nothing to what always works, until the model passes its trial.
 
-    The attention interface alone; then the boundaries for kernels of the model's own; then each mixing module
-    unpacked; at last the whole model inside its head.
+    The attention interface alone, and with it the modules that number documents by their tokens or scale positions by
+    their lengths; then the boundaries for kernels of the model's own; then each mixing module unpacked; at last the
+    whole model inside its head.
     """
-    _for_all(fittings, "position_offset", trial.position_offset())
-    mixers = Mixers(trial, fittings.doors[0][0], lambda module: _original_around(fittings, module))
+    numbering = trial.numbering()
+    _for_all(fittings, "numbering", numbering)
+    mixers = Mixers(trial, fittings.doors[0][0], lambda module: _original_around(fittings, module), dtypes)
     fittings.mixers = mixers.installed
     refusal: SealError | None = None
+    if numbering.by_token:
+        mixers.restore_positions()
     for mend in (Mixers.uncouple_lengths, _natively, _unpacked, Mixers.unpack_whole):
         _for_all(fittings, "native", mend is _natively)
         mend(mixers)
@@ -257,26 +274,30 @@ def _made_watertight(trial: Trial, fittings: _Fittings) -> Measured:
         except SealError as error:
             refusal = refusal or error
         else:
-            for unpacked in mixers.installed.values():
-                unpacked.forget_padding()  # that of the trial is nobody's
+            _forget_padding(fittings)
             return measured
     assert refusal is not None  # noqa: S101 - the loop returns or refuses
     raise refusal
 
 
-def _made_watertight_from_afar(model: nn.Module, fittings: _Fittings) -> Measured | None:
+def _made_watertight_from_afar(model: nn.Module, fittings: _Fittings, dtypes: Dtypes) -> Measured | None:
     """Look again with longer documents, and mend with those; ``None`` where there is nothing to mend."""
     trial = Trial(model, LONGER)
     if not trial.has_positions_for(max(LONGER)):
         return None
     if not trial.leaks():
-        for unpacked in fittings.mixers.values():
-            unpacked.forget_padding()
+        _forget_padding(fittings)
         return None
     if not trial.has_positions_for(sum(LONGER)):
         return trial.measure()  # refuses: modules cannot be asked without a run over all tokens as one document
     remove_all(fittings.mixers)
-    return _made_watertight(trial, fittings)
+    return _made_watertight(trial, fittings, dtypes)
+
+
+def _forget_padding(fittings: _Fittings) -> None:
+    """That of the trial is nobody's."""
+    for unpacked in fittings.mixers.values():
+        unpacked.forget_padding()
 
 
 def _for_all(fittings: _Fittings, attribute: str, value: Any) -> None:

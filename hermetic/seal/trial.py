@@ -6,6 +6,7 @@ to the innermost module that first carries it.
 """
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from hermetic.batch import Boundaries
 from hermetic.errors import HermeticError, ProbeError, SealError
 from hermetic.seal.channel import WITNESS, Ticket
 from hermetic.seal.door import accepted
+from hermetic.seal.inputs import Numbering
 from hermetic.seal.measure import (
     FLOOR_FACTOR,
     FORWARD_FAILURES,
@@ -36,6 +38,10 @@ LONGER = (67, 3, 73, 30)
 
 _OFFSETS = (0, 1, 2)
 """Positions at which models are known to start: 0, and one beyond the padding token's, which is 0 or 1."""
+
+
+_MEANINGS = ("pad", "eos", "bos", "sep", "mask")
+"""Tokens that models may treat by their ids. A document may hold each of them as a token like any other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +68,16 @@ class Trial:
         self.lengths = lengths
         device, self.vocabulary = _embedding_facts(model)
         self.generator = torch.Generator().manual_seed(0)
-        self.ids = torch.randint(0, self.vocabulary, (sum(lengths),), generator=self.generator).to(device)
+        special = _special_ids(model, self.vocabulary)
+        self.ordinary = self._drawn_without(special).to(device)
+        self.ids = _with_special(self.ordinary, special, lengths)
+
+    def _drawn_without(self, special: Sequence[int]) -> torch.Tensor:
+        """Ids of the vocabulary, without the special ones where there are others."""
+        kept = torch.ones(self.vocabulary, dtype=torch.bool)
+        kept[list(special)] = len(special) == self.vocabulary
+        ids = kept.nonzero().flatten()
+        return ids[torch.randint(0, len(ids), (sum(self.lengths),), generator=self.generator)]
 
     def packed(self, ids: torch.Tensor | None = None) -> torch.Tensor:
         """``[T, V]`` logits of the documents in one row; optionally of other tokens."""
@@ -77,20 +92,24 @@ class Trial:
         return _forward(self.model, self.ids.split(self.lengths)[document], None)
 
     @torch.no_grad()
-    def position_offset(self) -> int:
-        """Where the model starts to count positions when it is given none; 0 if that cannot be told."""
-        if "position_ids" not in inspect.signature(self.model.forward).parameters:
-            return 0
-        default = self.as_one_document()
-        positions = torch.arange(len(self.ids), device=self.ids.device)
-        for offset in _OFFSETS:
-            try:
-                given = _forward(self.model, self.ids, None, position_ids=(positions + offset)[None])
-            except SealError:
-                continue  # it takes no positions as everybody counts them
-            if largest_difference(default, given) <= float(default.abs().max()) * torch.finfo(default.dtype).eps ** 0.5:
-                return offset
-        return 0
+    def numbering(self) -> Numbering:
+        """How the model numbers a document; as if by place from 0 where that cannot be told."""
+        starts = (start for start in _OFFSETS if self._numbers_by_place(self.ordinary, start))
+        start = next(starts, None)
+        if start is None:
+            return Numbering()  # it takes no positions as everybody counts them
+        return Numbering(start=start, by_token=not self._numbers_by_place(self.ids, start))
+
+    def _numbers_by_place(self, ids: torch.Tensor, start: int) -> bool:
+        """Whether these tokens get the logits that they get with positions from ``start`` on."""
+        positions = torch.arange(start, start + len(ids), device=ids.device)[None]
+        default = _forward(self.model, ids, None)
+        try:
+            given = _forward(self.model, ids, None, position_ids=positions)
+        except SealError:
+            return False
+        same = float(default.abs().max()) * math.sqrt(torch.finfo(default.dtype).eps)
+        return largest_difference(default, given) <= same
 
     @torch.no_grad()
     def is_as(self, before: torch.Tensor) -> bool:
@@ -199,6 +218,25 @@ def _embedding_facts(model: nn.Module) -> tuple[torch.device, int]:
             "so its seal cannot be measured; load it outside of that"
         )
     return embedding.weight.device, embedding.num_embeddings
+
+
+def _special_ids(model: nn.Module, vocabulary: int) -> list[int]:
+    """The ids in the vocabulary that have a meaning to the model, as far as it says so; the padding's first."""
+    configs = {id(found): found for module in model.modules() if (found := getattr(module, "config", None)) is not None}
+    said: list[Any] = [getattr(config, f"{name}_token_id", None) for name in _MEANINGS for config in configs.values()]
+    said += [module.padding_idx for module in model.modules() if isinstance(module, nn.Embedding)]
+    ids = [i for found in said for i in (found if isinstance(found, list) else [found]) if isinstance(i, int)]
+    return [i for i in dict.fromkeys(ids) if 0 <= i < vocabulary]
+
+
+def _with_special(ids: torch.Tensor, special: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
+    """The same tokens with special ones inside of documents: (5, 3) has room for three, in slots 1, 3 and 6."""
+    firsts = [sum(lengths[:document]) for document in range(len(lengths))]
+    slots = [first + place for first, length in zip(firsts, lengths, strict=True) for place in range(1, length - 1, 2)]
+    number = min(len(slots), len(special))
+    ids = ids.clone()
+    ids[slots[:number]] = torch.tensor(special[:number], dtype=ids.dtype, device=ids.device)
+    return ids
 
 
 def _forward(model: nn.Module, ids: torch.Tensor, lengths: Sequence[int] | None, **others: Any) -> torch.Tensor:
