@@ -9,14 +9,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hermetic import cli
 from hermetic.atlas import page, survey
+from hermetic.cli import common
 
 measuring = import_module("hermetic.atlas.survey")  # the package's attribute of this name is the function
 
 
 def run(*arguments):
-    return CliRunner().invoke(cli.app, ["atlas", *map(str, arguments)])
+    return CliRunner().invoke(common.app, ["atlas", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -103,16 +103,16 @@ def test_a_page_that_cannot_be_written_and_a_state_of_something_else_are_refused
 
 def test_progress_is_a_bar_on_a_terminal_and_nothing_in_a_log_file_or_beside_json(monkeypatch):
     shown = io.StringIO()
-    monkeypatch.setattr(cli, "_log", Console(file=shown, force_terminal=True, width=80))
-    with cli._bar(quiet=False) as on_type:
+    monkeypatch.setattr(common, "log_console", Console(file=shown, force_terminal=True, width=80))
+    with common.bar(quiet=False) as on_type:
         on_type("opt", 1, 4)
     assert all(part in shown.getvalue() for part in ("1/4", "opt"))
     for console, quiet in (
         (Console(file=io.StringIO()), False),
         (Console(file=io.StringIO(), force_terminal=True), True),
     ):
-        monkeypatch.setattr(cli, "_log", console)
-        with cli._bar(quiet=quiet) as on_type:
+        monkeypatch.setattr(common, "log_console", console)
+        with common.bar(quiet=quiet) as on_type:
             on_type("opt", 1, 4)
         assert console.file.getvalue() == ""
 

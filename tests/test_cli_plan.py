@@ -6,7 +6,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from hermetic import cli
+from hermetic.cli import common
 from hermetic.plan import Plan, plan_rows
 from hermetic.plan.arguments import STRATEGIES
 
@@ -21,13 +21,13 @@ def lengths_file(tmp_path):
 
 
 def run(*arguments):
-    return CliRunner().invoke(cli.app, ["plan", *map(str, arguments)], env={"COLUMNS": "200"})
+    return CliRunner().invoke(common.app, ["plan", *map(str, arguments)], env={"COLUMNS": "200"})
 
 
 @pytest.fixture(autouse=True)
 def _wide_consoles(monkeypatch):
-    monkeypatch.setattr(cli._out, "width", 200)
-    monkeypatch.setattr(cli._log, "width", 200)
+    monkeypatch.setattr(common.out_console, "width", 200)
+    monkeypatch.setattr(common.log_console, "width", 200)
 
 
 def test_a_sound_plan_is_shown_with_its_bound_and_exits_with_0(lengths_file):

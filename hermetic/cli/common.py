@@ -1,0 +1,98 @@
+"""What the commands share: the options that several have, errors as exit codes, progress, and JSON."""
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from hermetic.errors import HermeticError, LeakError
+
+app = typer.Typer(
+    name="hermetic",
+    help="Sequence packing that provably does not leak: pack, seal, prove, train.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help shows every option whole in 80 columns
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+out_console = Console()
+log_console = Console(stderr=True)
+
+Capacity = Annotated[int, typer.Option(help="Tokens per row.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
+OnOverflow = Annotated[str, typer.Option(help="What to do with longer documents: error, truncate, split or drop.")]
+Backend = Annotated[str, typer.Option(help="Attention of the seal: reference, sdpa, flex, flash or torch_varlen.")]
+TrustRemoteCode = Annotated[bool, typer.Option(help="Let model and tokenizer run code that they bring along.")]
+
+
+def reports_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Turn hermetic's errors into a message and an exit code."""
+
+    @functools.wraps(command)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return command(*args, **kwargs)
+        except HermeticError as error:
+            say_error(f"{error.code}: {error}")
+            raise typer.Exit(1 if isinstance(error, LeakError) else 2) from error
+        except OSError as error:  # a full disk, a folder that may not be written
+            say_error(f"{type(error).__name__}: {error}")
+            raise typer.Exit(2) from error
+
+    return run
+
+
+def say_error(message: str) -> None:
+    """In red on stderr, as it is."""
+    log_console.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def progress_on_stderr(*columns: ProgressColumn, quiet: bool) -> Progress:
+    """Columns that vanish when it is done; nothing in a log file."""
+    return Progress(*columns, console=log_console, transient=True, disable=quiet or not log_console.is_terminal)
+
+
+@contextmanager
+def stages(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr with the stage that is running and the time since the start; none in a log file."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(
+        *columns, console=log_console, transient=True, disable=quiet or not log_console.is_terminal
+    ) as progress:
+        task = progress.add_task("starting", total=None)
+        yield lambda stage: progress.update(task, description=stage)
+
+
+@contextmanager
+def bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr with what is next, how many are done of how many, and the time; none in a log file."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(
+        *columns, console=log_console, transient=True, disable=quiet or not log_console.is_terminal
+    ) as progress:
+        task = progress.add_task("starting", total=None)
+        yield lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One object on one line of stdout."""
+    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
