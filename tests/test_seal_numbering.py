@@ -49,6 +49,21 @@ def test_documents_that_hold_the_padding_token_are_computed_as_they_are_alone(na
     assert_packed_is_alone(sealed, plain, call, with_pads())
 
 
+def test_a_model_that_masks_by_token_when_it_is_given_no_mask_masks_each_document_alone():
+    plain = tiny("xlm")
+    sealed = hermetic.seal(copy.deepcopy(plain))
+    ids = with_pads().input_ids.masked_fill(with_pads().input_ids == PAD, plain.config.pad_index)
+    batch = hermetic.collate([{"input_ids": part} for part in ids.split(LENGTHS)])
+
+    with torch.no_grad():
+        found = batch.unpack(sealed(**CALLS["document_ids"](batch)).logits[0])
+        masked = plain(input_ids=ids[None, :11], attention_mask=torch.ones(1, 11), use_cache=False).logits[0]
+    expected = alone(plain, batch)
+    assert float((masked - expected[0]).abs().max()) > 0.1
+    for one, other in zip(found, expected, strict=True):
+        assert float((one - other).abs().max()) <= 1e-5 * float(other.abs().max())
+
+
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
 def test_packed_documents_are_what_they_are_alone_whatever_their_ids(data):

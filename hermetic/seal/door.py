@@ -64,6 +64,8 @@ class Door:
         """Attention goes through hermetic's entry. Otherwise the model keeps its own, which it looks up by name."""
         self.numbering = Numbering()
         """How the model numbers the tokens of a document when it is left to itself."""
+        self.masks = True
+        """The model gets a mask of ones, which says that there is nothing to guess. Otherwise it makes its own."""
         self.native = False
         """The model's own kernels get the boundaries, as ``seq_idx`` and ``cu_seq_lens``."""
         self.carries = False
@@ -118,6 +120,8 @@ class Door:
             enter(module, None, argument)
             return _replaced(args, kwargs, tokens, argument)
         sealed = _sealed_arguments(signature, _replaced((), call, tokens, argument)[1], rows, self.numbering)
+        if not self.masks:
+            sealed.pop("attention_mask", None)
         if self.native:
             sealed |= accepted(signature, _native_arguments(rows, tokens.device))
         packed = PackedForward(lengths=rows.lengths, num_rows=rows.num_rows, num_slots=rows.num_slots)

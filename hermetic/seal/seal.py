@@ -260,6 +260,7 @@ def _made_watertight(trial: Trial, fittings: _Fittings, dtypes: Dtypes) -> Measu
     """
     numbering = trial.numbering()
     _for_all(fittings, "numbering", numbering)
+    _for_all(fittings, "masks", not trial.minds_a_mask_of_ones())
     mixers = Mixers(trial, fittings.doors[0][0], lambda module: _original_around(fittings, module), dtypes)
     fittings.mixers = mixers.installed
     refusal: SealError | None = None

@@ -102,10 +102,22 @@ class Trial:
 
     def _numbers_by_place(self, ids: torch.Tensor, start: int) -> bool:
         """Whether these tokens get the logits that they get with positions from ``start`` on."""
-        positions = torch.arange(start, start + len(ids), device=ids.device)[None]
+        positions = torch.arange(start, start + len(ids), device=ids.device)
+        return self._is_same_with(ids, position_ids=positions[None])
+
+    @torch.no_grad()
+    def minds_a_mask_of_ones(self) -> bool:
+        """Whether a mask that hides nothing changes what one document gets: XLM makes another from the tokens."""
+        ones = torch.ones_like(self.ids)[None]
+        return self._is_same_with(self.ordinary, attention_mask=ones) and not self._is_same_with(
+            self.ids, attention_mask=ones
+        )
+
+    def _is_same_with(self, ids: torch.Tensor, **others: torch.Tensor) -> bool:
+        """Whether these tokens as one document get the same logits when more is said of them."""
         default = _forward(self.model, ids, None)
         try:
-            given = _forward(self.model, ids, None, position_ids=positions)
+            given = _forward(self.model, ids, None, **others)
         except SealError:
             return False
         same = float(default.abs().max()) * math.sqrt(torch.finfo(default.dtype).eps)
