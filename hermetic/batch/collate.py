@@ -1,9 +1,9 @@
 """Documents in, one PackedBatch out.
 
-Algorithm: read each document once, concatenate all of them once, then mask the first token of each document
-in one write. Guarantee: inputs are never written to, nothing is kept between calls, no column is lost
-without an error, and every error names the document. Price: O(tokens) time, two int64 values of memory for
-each token; the batch is on the CPU.
+Algorithm: read each document once, concatenate all of them once, check the values of the whole stream at once, then
+mask the first token of each document in one write. Guarantee: inputs are never written to, nothing is kept between
+calls, no column is lost without an error, and every error names the document. Price: O(tokens) time, two int64 values
+of memory for each token; the batch is on the CPU, in pinned memory where that is asked for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ import torch
 
 from hermetic.batch import views
 from hermetic.batch.boundaries import Boundaries
-from hermetic.batch.integers import IntArray, int64_array
+from hermetic.batch.columns import Column, read_column
 from hermetic.batch.packed_batch import PackedBatch
 from hermetic.constants import IGNORE_INDEX, INT32_MAX
 from hermetic.errors import BatchError, DocumentError
 
-_COLUMNS = ("input_ids", "labels", "loss_mask")
+_COLUMNS = frozenset({"input_ids", "labels", "loss_mask"})
 
 
 def collate(
@@ -28,6 +28,7 @@ def collate(
     pad_to: int | None = None,
     pad_to_multiple: int | None = None,
     pad_token_id: int = 0,
+    pin_memory: bool = False,
 ) -> PackedBatch:
     """Lay documents end to end in one flat batch.
 
@@ -39,6 +40,7 @@ def collate(
         pad_to: Slots of the batch, at least the number of tokens.
         pad_to_multiple: Round the slots up to a multiple of this. Not together with ``pad_to``.
         pad_token_id: What fills the tail.
+        pin_memory: Lay the batch into page-locked memory, from which an accelerator copies while the CPU goes on.
 
     Returns:
         A batch of T slots on the CPU. The first token of each document is never supervised, whatever its
@@ -56,25 +58,27 @@ def collate(
     if not documents:
         raise BatchError("there are no documents, expected at least one; skip the batch instead of making an empty one")
     columns = [_read_document(document, index) for index, document in enumerate(documents)]
-    boundaries = Boundaries.from_lengths([len(ids) for ids, _ in columns])
+    boundaries = Boundaries(document_lengths=tuple(len(ids) for ids, _ in columns))
     num_slots = _num_slots(boundaries.num_tokens, pad_to, pad_to_multiple)
     if type(pad_token_id) is not int or pad_token_id < 0:
         raise BatchError(
             f"pad_token_id is {pad_token_id!r}, expected a token id of 0 or more; pass the tokenizer's own"
         )
-    labels = _stream([labels for _, labels in columns], num_slots, IGNORE_INDEX)
+    input_ids = _stream([ids for ids, _ in columns], num_slots, pad_token_id, pin_memory=pin_memory)
+    labels = _stream([labels for _, labels in columns], num_slots, IGNORE_INDEX, pin_memory=pin_memory)
+    _check_ids(input_ids.numpy(), columns)
+    _check_labels(labels.numpy(), columns)
     labels[views.first_tokens_from_lengths(boundaries.document_lengths)] = IGNORE_INDEX
-    return PackedBatch(
-        input_ids=_stream([ids for ids, _ in columns], num_slots, pad_token_id),
-        labels=labels,
-        boundaries=boundaries,
-    )
+    return PackedBatch(input_ids=input_ids, labels=labels, boundaries=boundaries)
 
 
-def _stream(parts: list[IntArray], num_slots: int, fill: int) -> torch.Tensor:
+def _stream(parts: list[Column], num_slots: int, fill: int, *, pin_memory: bool) -> torch.Tensor:
     """One new tensor that holds the parts end to end, and then the fill."""
-    tail = np.full(num_slots - sum(map(len, parts)), fill, dtype=np.int64)
-    return torch.from_numpy(np.concatenate([*parts, tail]))
+    stream = torch.empty(num_slots, dtype=torch.int64, pin_memory=pin_memory)
+    tokens = sum(map(len, parts))
+    np.concatenate(parts, out=stream.numpy()[:tokens])
+    stream[tokens:] = fill
+    return stream
 
 
 def _as_integers(mask: Any) -> Any:
@@ -85,43 +89,35 @@ def _as_integers(mask: Any) -> Any:
     return values.astype(np.int64) if isinstance(values, np.ndarray) and values.dtype == np.bool_ else mask
 
 
-def _read_document(document: Mapping[str, Any], index: int) -> tuple[IntArray, IntArray]:
-    """Token ids and labels of equal length."""
+def _read_document(document: Mapping[str, Any], index: int) -> tuple[Column, Column]:
+    """Token ids and labels of equal length; their ranges are not checked yet, but that of a mask is."""
     if not isinstance(document, Mapping):
         raise DocumentError(
             f"document {index} is of type {type(document).__name__}, expected a mapping with 'input_ids'; "
             f"wrap the tokens as {{'input_ids': tokens}}"
         )
-    unknown = [key for key in document if key not in _COLUMNS]
-    if unknown:
+    if not _COLUMNS.issuperset(document):
+        unknown = next(key for key in document if key not in _COLUMNS)
         raise DocumentError(
-            f"document {index} has the key {unknown[0]!r}, expected only {', '.join(_COLUMNS)}; remove the "
+            f"document {index} has the key {unknown!r}, expected only input_ids, labels, loss_mask; remove the "
             f"key, for a column that is not carried into the batch would be lost"
         )
     if "input_ids" not in document:
         raise DocumentError(f"document {index} has no 'input_ids', expected its token ids; found {sorted(document)}")
+    ids = read_column(document["input_ids"], "input_ids", index)
+    if len(document) == 1:
+        return ids, ids
     if "labels" in document and "loss_mask" in document:
         raise DocumentError(f"document {index} has both 'labels' and 'loss_mask', expected one; drop the other")
-    ids = _column(document, "input_ids", index)
-    _check_range(ids, ids < 0, "input_ids", index, "a token id of 0 or more")
     if "labels" in document:
-        labels = _matching(document, "labels", index, len(ids))
-        wrong = (labels < 0) & (labels != IGNORE_INDEX)
-        _check_range(labels, wrong, "labels", index, f"a token id of 0 or more, or {IGNORE_INDEX}")
-        return ids, labels
-    if "loss_mask" in document:
-        mask = _matching({"loss_mask": _as_integers(document["loss_mask"])}, "loss_mask", index, len(ids))
-        _check_range(mask, (mask != 0) & (mask != 1), "loss_mask", index, "0 or 1")
-        return ids, np.where(mask == 1, ids, IGNORE_INDEX)
-    return ids, ids
+        return ids, _matching(document["labels"], "labels", index, len(ids))
+    mask = _matching(_as_integers(document["loss_mask"]), "loss_mask", index, len(ids))
+    _refuse(mask, (mask != 0) & (mask != 1), f"document {index}'s loss_mask", "0 or 1")
+    return ids, np.where(mask == 1, ids, IGNORE_INDEX)
 
 
-def _column(document: Mapping[str, Any], name: str, index: int) -> IntArray:
-    return int64_array(document[name], name=f"document {index}'s {name}", ndims=(1,), error=DocumentError)
-
-
-def _matching(document: Mapping[str, Any], name: str, index: int, length: int) -> IntArray:
-    column = _column(document, name, index)
+def _matching(values: Any, name: str, index: int, length: int) -> Column:
+    column = read_column(values, name, index)
     if len(column) != length:
         raise DocumentError(
             f"document {index} has {len(column)} values of {name} for {length} of input_ids, expected as "
@@ -130,12 +126,25 @@ def _matching(document: Mapping[str, Any], name: str, index: int, length: int) -
     return column
 
 
-def _check_range(column: IntArray, wrong: np.ndarray[Any, Any], name: str, index: int, expected: str) -> None:
+def _check_ids(stream: Column, columns: Sequence[tuple[Column, Column]]) -> None:
+    """One look at the stream; only where a value is wrong is its document looked for."""
+    if stream.min(initial=0) < 0:
+        for index, (ids, _) in enumerate(columns):
+            _refuse(ids, ids < 0, f"document {index}'s input_ids", "a token id of 0 or more")
+
+
+def _check_labels(stream: Column, columns: Sequence[tuple[Column, Column]]) -> None:
+    if ((stream < 0) & (stream != IGNORE_INDEX)).any():
+        for index, (_, labels) in enumerate(columns):
+            wrong = (labels < 0) & (labels != IGNORE_INDEX)
+            _refuse(labels, wrong, f"document {index}'s labels", f"a token id of 0 or more, or {IGNORE_INDEX}")
+
+
+def _refuse(column: Column, wrong: np.ndarray[Any, Any], what: str, expected: str) -> None:
     if wrong.any():
         token = int(np.flatnonzero(wrong)[0])
         raise DocumentError(
-            f"document {index}'s {name}[{token}] is {int(column[token])}, expected {expected}; "
-            f"correct the document before packing"
+            f"{what}[{token}] is {int(column[token])}, expected {expected}; correct the document before packing"
         )
 
 
