@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from hermetic.doctor.checks import Checked, Ints, check_targets, check_text, contradiction
@@ -19,6 +18,7 @@ from hermetic.errors import BoundariesError, DoctorError, NoBoundariesError, Not
 from hermetic.probe import Finding, LeakReport
 from hermetic.probe.calls import probe_call
 from hermetic.probe.kept import with_all_labels
+from hermetic.probe.wrapped import sharding_processes
 
 
 def examine(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Diagnosis:
@@ -93,15 +93,12 @@ def _not_yet_seen(findings: Iterable[Finding], measured: Iterable[Finding]) -> l
 
 def _require_whole(model: nn.Module) -> None:
     """A sharded model runs only where all processes run it, and each of them has another batch."""
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if not distributed or torch.distributed.get_world_size() == 1:
-        return
-    sharded = any(hasattr(p, "placements") or hasattr(p, "ds_id") for p in model.parameters())
-    if sharded or any(type(inner).__name__ == "FullyShardedDataParallel" for inner in model.modules()):
+    processes = sharding_processes(model)
+    if processes > 1:
         raise DoctorError(
-            f"{type(model).__name__} is sharded over {torch.distributed.get_world_size()} processes, which all have "
-            "to run it together; expected a whole model. Start the command with one process, and with a smaller model "
-            "of the same architecture if this one does not fit"
+            f"{type(model).__name__} is sharded over {processes} processes, which all have to run it together; "
+            "expected a whole model. Start the command with one process, and with a smaller model if this one does "
+            "not fit"
         )
 
 

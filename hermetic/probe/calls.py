@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from hermetic.batch import PackedBatch, collate
 from hermetic.constants import IGNORE_INDEX
@@ -30,6 +29,7 @@ from hermetic.probe.probe import probe
 from hermetic.probe.rebuild import BOUNDARY_ARGUMENTS, Call, Slots, Span, is_over_pairs, rebuilt, slots_for
 from hermetic.probe.report import LeakReport
 from hermetic.probe.subject import Forward
+from hermetic.probe.wrapped import unwrapped
 from hermetic.seal.aligned import UNPACKED, Documents
 from hermetic.seal.inputs import PackedRows, has_explicit_boundaries, packed_rows_from_call
 
@@ -90,18 +90,6 @@ def probe_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any],
     with _eager(inner), _no_autocast_cache():
         report = probe(_called_as(inner, call), documents=documents, seed=seed)
     return replace(report, note=(*report.note, *call.notes))
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside of what trains it on several devices or compiles it."""
-    while True:
-        # torch.compile's wrapper has no class that is public; the name is, through the keys of its state_dict
-        inside = getattr(model, "_orig_mod", None)
-        if isinstance(model, (DistributedDataParallel, DataParallel)):
-            inside = model.module
-        if not isinstance(inside, nn.Module):
-            return model
-        model = inside
 
 
 def read_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

@@ -40,6 +40,7 @@ from hermetic.errors import ProbeError
 from hermetic.loss import packed_loss
 from hermetic.probe.sample import few_documents, few_of, is_small, miniature
 from hermetic.probe.subject import Subject
+from hermetic.probe.wrapped import local
 from hermetic.seal.measure import (
     FLOOR_FACTOR,
     UNMEASURED_ROUNDINGS,
@@ -308,7 +309,10 @@ def _row(ids: torch.Tensor, lengths: Sequence[int]) -> PackedBatch:
 
 
 def _gradient_equivalence(subject: Subject, batch: PackedBatch) -> tuple[float | None, float | None]:
-    """The relative difference between packed and alone, and the one that rounding alone may make."""
+    """The relative difference between packed and alone, and the one that rounding alone may make, if it matters.
+
+    The least that it may make is one rounding, and what is within that of no floor has to be measured.
+    """
     compared = _compared_parameters(subject)
     few = few_documents(batch)
     documents = [collate([document]) for document in few]
@@ -321,16 +325,19 @@ def _gradient_equivalence(subject: Subject, batch: PackedBatch) -> tuple[float |
     if packed is None:
         return None, None
     alone = _gradients(subject, supervised, compared, count)
-    with perturbed_by_roundings(subject.seed):
-        perturbed = _gradients(subject, supervised, compared, count)
-    assert alone is not None and perturbed is not None  # noqa: S101, PT018 - what has a backward packed has one alone
+    assert alone is not None  # noqa: S101 - what has a backward packed has one alone
     size = float(torch.linalg.vector_norm(alone))
     if size == 0.0:
         return float(torch.linalg.vector_norm(packed)), 0.0
+    difference = float(torch.linalg.vector_norm(packed - alone)) / size
     rounding = max(torch.finfo(parameter.dtype).eps for parameter in compared)
+    if difference <= FLOOR_FACTOR * rounding:
+        return difference, rounding
+    with perturbed_by_roundings(subject.seed):
+        perturbed = _gradients(subject, supervised, compared, count)
+    assert perturbed is not None  # noqa: S101 - as above
     noise = float(torch.linalg.vector_norm(perturbed - alone)) / size
-    floor = max(noise, rounding) if noise else UNMEASURED_ROUNDINGS * rounding
-    return float(torch.linalg.vector_norm(packed - alone)) / size, floor
+    return difference, max(noise, rounding) if noise else UNMEASURED_ROUNDINGS * rounding
 
 
 def _supervised_only(batch: PackedBatch, documents: Sequence[int]) -> PackedBatch:
@@ -373,7 +380,7 @@ def _gradient_at(leaf: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
     total = torch.zeros(parameter.numel(), device=parameter.device)
     for one in (leaf,) if leaf is parameter else (leaf, parameter):
         if one.grad is not None:
-            total += one.grad.detach().float().flatten()
+            total += local(one.grad.detach()).float().flatten()
     return total
 
 

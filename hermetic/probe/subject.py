@@ -5,7 +5,7 @@ leaves the caller's random state as it was.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +16,7 @@ from torch import nn
 from hermetic.batch import PackedBatch, collate
 from hermetic.errors import ProbeError, UnsupportedError
 from hermetic.probe.randomness import Drawing, same_randomness, state_put_back
+from hermetic.probe.wrapped import parameters_of, require_alone, undistributed
 from hermetic.seal import is_sealed
 from hermetic.seal.measure import FORWARD_FAILURES, evaluation, largest_difference
 from hermetic.seal.precision import Float32, in_float32
@@ -230,9 +231,10 @@ def subject_from(model: nn.Module | Forward, *, seed: int) -> Subject:
     """See a module or a callable as a subject.
 
     Raises:
-        ProbeError: it is neither, or the callable runs no module at all.
+        ProbeError: it is neither, the callable runs no module at all, or other processes would have to take part.
     """
     if isinstance(model, nn.Module):
+        model = undistributed(model)
         embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding)]
         return Subject(
             name=type(model).__name__,
@@ -241,7 +243,7 @@ def subject_from(model: nn.Module | Forward, *, seed: int) -> Subject:
             device=next((p.device for p in model.parameters()), torch.device("cpu")),
             vocabulary=_vocabulary(model, embeddings),
             seed=seed,
-            loss_forward=_module_loss_forward(model) if "labels" in _parameters_of(model) else None,
+            loss_forward=_module_loss_forward(model) if "labels" in parameters_of(model) else None,
             counts=_takes(model, "num_items_in_batch"),
         )
     if not callable(model):
@@ -306,12 +308,11 @@ class _DeviceFoundError(Exception):
 
 def _device_of_callable(forward: Forward, seed: int) -> torch.device:
     """Where the first module with parameters that the callable runs has them; the CPU if it runs none."""
-    found: list[torch.device] = []
+    found: list[nn.Module] = []
 
     def hook(module: nn.Module, _args: Any) -> None:
-        parameter = next(module.parameters(), None)
-        if parameter is not None:
-            found.append(parameter.device)
+        if next(module.parameters(), None) is not None:
+            found.append(module)
             raise _DeviceFoundError
 
     cpu = torch.device("cpu")
@@ -319,13 +320,14 @@ def _device_of_callable(forward: Forward, seed: int) -> torch.device:
     try:
         with torch.no_grad(), same_randomness(seed, cpu):
             forward(_trial_batch())
-    except _DeviceFoundError:
-        return found[0]
-    except FORWARD_FAILURES:
-        return found[0] if found else cpu  # whatever is wrong shows again, and is reported, in the run that counts
+    except (_DeviceFoundError, *FORWARD_FAILURES):
+        pass  # whatever is wrong shows again, and is reported, in the run that counts
     finally:
         handle.remove()
-    return cpu
+    if not found:
+        return cpu
+    require_alone(found[0])
+    return next(found[0].parameters()).device
 
 
 def _module_forward(model: nn.Module) -> Forward:
@@ -364,12 +366,8 @@ def _module_inputs(model: nn.Module, batch: PackedBatch) -> dict[str, Any]:
     return {name: inputs[name] for name in names}
 
 
-def _parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(model.forward).parameters
-
-
 def _takes(model: nn.Module, name: str) -> bool:
-    parameters = _parameters_of(model)
+    parameters = parameters_of(model)
     return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 
