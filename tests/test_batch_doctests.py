@@ -13,7 +13,8 @@ from hermetic.batch import dialects, views
 # By name, because hermetic.batch.collate as an attribute is the function.
 PARTS = ("boundaries", "collate", "inference", "integers", "packed_batch", "views")
 DIALECTS = [import_module(f"{dialects.__name__}.{found.name}") for found in iter_modules(dialects.__path__)]
-MODULES = [loss, *(import_module(f"hermetic.batch.{part}") for part in PARTS), *DIALECTS]
+LOSSES = [import_module(f"{loss.__name__}.{found.name}") for found in iter_modules(loss.__path__)]
+MODULES = [*LOSSES, *(import_module(f"hermetic.batch.{part}") for part in PARTS), *DIALECTS]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -24,7 +25,7 @@ def test_every_worked_example_gives_what_it_says(module):
     assert results.failed == 0
 
 
-@pytest.mark.parametrize("module", [views, loss, *DIALECTS], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [views, *LOSSES, *DIALECTS], ids=lambda module: module.__name__)
 def test_every_public_function_has_a_worked_example(module):
     functions = [
         function
