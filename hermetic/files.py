@@ -22,6 +22,12 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
         sibling.unlink(missing_ok=True)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove from ``folder`` what a process that was killed had not finished to write."""
+    for sibling in folder.glob(".*.tmp"):
+        sibling.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` as UTF-8, whole or not at all."""
     with replacing(path) as file:

@@ -137,7 +137,7 @@ BAD_PAIRS = {
     "empty text": ({"chosen": "a", "rejected": ""}, "'rejected' is empty", "empty"),
     "empty messages": ({"chosen": [USER, YES], "rejected": []}, "'rejected' is empty", "empty"),
     "empty completion": ({"prompt": "a", "chosen": "", "rejected": "b"}, "'chosen' is empty", "empty"),
-    "text not a string": ({"chosen": 1, "rejected": "a"}, "'chosen' is a int, expected a string", "not_a_string"),
+    "text not a string": ({"chosen": 1, "rejected": "a"}, "'chosen' is an int, expected a string", "not_a_string"),
     "prompts that differ": (
         {"chosen": [{"role": "user", "content": "ho"}, YES], "rejected": [USER, NO]},
         "after the 0 messages that 'chosen' and 'rejected' share, 'chosen' has a message of the user",

@@ -224,7 +224,7 @@ BAD_RECORDS = {
     ),
     "system not a string": (
         {"conversations": [{"from": "human", "value": "hi"}], "system": 3},
-        "'system' is a int, expected a string",
+        "'system' is an int, expected a string",
         "not_a_string",
     ),
     "tools not JSON": (
@@ -236,7 +236,7 @@ BAD_RECORDS = {
     "tool is an object": ({"messages": [USER], "tools": {"name": "add"}}, "expected a list of objects", "bad_tools"),
     "empty output": ({"instruction": "a", "output": ""}, "'output' is empty", "empty"),
     "empty instruction": ({"instruction": "", "output": "a"}, "'instruction' is empty", "empty"),
-    "output not a string": ({"instruction": "a", "output": 3}, "'output' is a int, expected a string", "not_a_string"),
+    "output not a string": ({"instruction": "a", "output": 3}, "'output' is an int, expected a string", "not_a_string"),
     "input not a string": ({"instruction": "a", "output": "b", "input": []}, "'input' is a list", "not_a_string"),
     "history not a list": (
         {"instruction": "a", "output": "b", "history": "x"},
@@ -250,7 +250,7 @@ BAD_RECORDS = {
     ),
     "history not strings": (
         {"instruction": "a", "output": "b", "history": [["x", 1]]},
-        r"history\[0\] is a int, expected a string",
+        r"history\[0\] is an int, expected a string",
         "not_a_string",
     ),
     "mixed kinds": (

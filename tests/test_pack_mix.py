@@ -114,7 +114,9 @@ def test_the_ledger_adds_up_whatever_the_mix_and_the_policy(tmp_path_factory, le
     assert sum(len(tokens) for _, _, tokens in placed) == manifest.tokens_placed
     losses = [json.loads(line) for line in (folder / "rows" / "losses.jsonl").read_text().splitlines()]
     assert sum(loss["tokens"] for loss in losses) == manifest.tokens_lost
-    assert len(losses) == manifest.documents_dropped + manifest.documents_truncated
+    split = [loss for loss in losses if loss["what"] == "split"]
+    assert len(losses) - len(split) == manifest.documents_dropped + manifest.documents_truncated
+    assert sum(loss["pieces"] for loss in split) == manifest.fragments
 
 
 def test_the_account_names_each_document_that_is_not_whole_in_the_rows(tmp_path):
@@ -128,7 +130,22 @@ def test_the_account_names_each_document_that_is_not_whole_in_the_rows(tmp_path)
             {"source": "a.jsonl", "record": 1, "what": what, "reason": "longer than a row", "tokens": expected}
         ]
     pack(source, tmp_path / "split", capacity=4, on_overflow="split")
-    assert (tmp_path / "split" / "losses.jsonl").read_text() == ""
+    (split,) = [json.loads(line) for line in (tmp_path / "split" / "losses.jsonl").read_text().splitlines()]
+    whole = {"source": "a.jsonl", "record": 1, "what": "split", "reason": "longer than a row"}
+    assert split == whole | {"tokens": 0, "pieces": 2}
+
+
+def test_the_account_names_each_document_that_the_end_of_a_row_cuts_and_no_other(tmp_path):
+    source = ids_source(tmp_path / "a.jsonl", 5, [5, 2, 3, 1])
+
+    manifest = pack(source, tmp_path / "rows", capacity=4, strategy="concat_then_split", on_overflow="split", seed=None)
+
+    losses = [json.loads(line) for line in (tmp_path / "rows" / "losses.jsonl").read_text().splitlines()]
+    assert [(loss["record"], loss["reason"], loss["pieces"]) for loss in losses] == [
+        (1, "at the end of a row", 2),
+        (3, "at the end of a row", 2),
+    ]
+    assert manifest.fragments == 4
 
 
 def test_what_is_skipped_is_listed_with_its_record_and_reason_and_counted_by_reason(tmp_path):

@@ -43,6 +43,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     identity = {
         "model": _serialized(tokenizer),
         "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+        "split_special_tokens": tokenizer.split_special_tokens,
         "chat_template": tokenizer.chat_template,
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

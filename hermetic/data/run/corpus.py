@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from hermetic.data.run.part_files import PartReceipt, open_part
 
-__all__ = ["Corpus", "Draw", "draw_units", "read_corpus"]
+__all__ = ["Corpus", "Draw", "draw_units", "read_corpus", "records_of"]
 
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 
@@ -100,6 +100,17 @@ def read_corpus(folder: Path, receipts: Sequence[PartReceipt], file_of_part: Seq
         part_edges=part_edges,
         unit_edges=edges,
     )
+
+
+def records_of(corpus: Corpus, documents: IndexArray) -> tuple[IndexArray, IndexArray]:
+    """For each document the file that it comes from, and the 1-based record of it."""
+    parts, places = corpus.places_of(documents)
+    numbers = np.empty(len(documents), dtype=np.int64)
+    order = np.argsort(parts, kind="stable")
+    used, firsts = np.unique(parts[order], return_index=True)
+    for part, chosen in zip(used.tolist(), np.split(order, firsts)[1:], strict=True):
+        numbers[chosen] = open_part(corpus.folder, corpus.receipts[part]).numbers[places[chosen]]
+    return np.array(corpus.file_of_part, dtype=np.int64)[parts], numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -5,13 +5,17 @@ task writes its own file and depends on nothing else, so engines differ in speed
 """
 
 import os
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Final, TypeVar
+
+from hermetic.errors import PackRunError
 
 __all__ = ["in_processes", "in_threads", "in_turn"]
 
@@ -31,9 +35,19 @@ def in_processes(function: Callable[[T], R], tasks: Sequence[T], *, workers: int
     """Run the tasks in fresh processes; results come in the order of the tasks.
 
     The processes end with this one, however it ends. Each tokenizes in one thread, for they share the cores.
+
+    Raises:
+        PackRunError: If one of them is killed, or cannot start.
     """
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(os.getpid(),))
-    return _in_order(pool, function, tasks, workers)
+    try:
+        yield from _in_order(pool, function, tasks, workers)
+    except BrokenProcessPool as error:
+        raise PackRunError(
+            f"one of {workers} worker processes was killed, as happens when memory is short, or could not start, as "
+            'when a script does not begin its work under if __name__ == "__main__":; expected all of them to live. '
+            "What is finished is kept: run again, perhaps with fewer workers"
+        ) from error
 
 
 def in_threads(function: Callable[[T], R], tasks: Sequence[T], *, workers: int) -> Iterator[R]:
@@ -56,6 +70,8 @@ def _in_order(pool: Executor, function: Callable[[T], R], tasks: Sequence[T], wo
 
 
 def _begin(parent: int) -> None:
+    """Ctrl-C reaches every process of a terminal; only the one that runs the pack answers it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 

@@ -1,30 +1,36 @@
 """The account, line by line, of what is not whole in the rows: ``losses.jsonl`` in the packed folder.
 
-Each line names the source, the 1-based record, what happened to it (``skipped``, ``dropped``, ``truncated``), and the
-tokens that are not in the rows. What weights leave out is counted in the manifest and not listed. Price: one pass.
+Each line names the source, the 1-based record, what happened to it (``skipped``, ``dropped``, ``truncated`` or
+``split``), why, and the tokens that are not in the rows; of what was split, also its pieces. What weights leave out is
+counted in the manifest and not listed. Price: one pass, and a line in memory at a time.
 """
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from hermetic.data.run.corpus import Corpus, Draw
-from hermetic.data.run.part_files import open_part
+from hermetic.data.run.corpus import Corpus, Draw, records_of
 from hermetic.files import replacing
 from hermetic.plan import Plan
 
 __all__ = ["LOSSES_NAME", "write_losses"]
 
-LOSSES_NAME = "losses.jsonl"
+IndexArray: TypeAlias = npt.NDArray[np.int64]
+
+LOSSES_NAME: Final = "losses.jsonl"
+_TOO_LONG: Final = "longer than a row"
+_AT_A_BORDER: Final = "at the end of a row"
 
 
 def write_losses(folder: Path, corpus: Corpus, draw: Draw, plan: Plan, names: Sequence[str]) -> None:
     """Write the account; ``names`` are those of the source files."""
     with replacing(folder / LOSSES_NAME) as file:
-        for line in (*_skipped(corpus, names), *_cut(corpus, draw, plan, names)):
+        for line in chain(_skipped(corpus, names), _lost(corpus, draw, plan, names), _split(corpus, draw, plan, names)):
             file.write(json.dumps(line).encode() + b"\n")
 
 
@@ -41,7 +47,8 @@ def _skipped(corpus: Corpus, names: Sequence[str]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _cut(corpus: Corpus, draw: Draw, plan: Plan, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _lost(corpus: Corpus, draw: Draw, plan: Plan, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """A preference pair is one unit of the plan and two lines here."""
     what = "truncated" if plan.on_overflow == "truncate" else "dropped"
     lost = plan.lost_tokens_by_document
     units = draw.of(np.fromiter(lost, dtype=np.int64, count=len(lost)))
@@ -49,14 +56,22 @@ def _cut(corpus: Corpus, draw: Draw, plan: Plan, names: Sequence[str]) -> Iterat
     tokens = np.repeat(np.fromiter(lost.values(), dtype=np.int64, count=len(lost)), counts)
     if what == "dropped":
         tokens = corpus.offsets[documents + 1] - corpus.offsets[documents]
-    parts, places = corpus.places_of(documents)
-    for part in np.unique(parts).tolist():
-        numbers = open_part(corpus.folder, corpus.receipts[part]).numbers
-        for index in np.flatnonzero(parts == part).tolist():
-            yield {
-                "source": names[corpus.file_of_part[part]],
-                "record": int(numbers[places[index]]),
-                "what": what,
-                "reason": "longer than a row",
-                "tokens": int(tokens[index]),
-            }
+    for origin, count in zip(_origins(corpus, documents, names), tokens.tolist(), strict=True):
+        yield origin | {"what": what, "reason": _TOO_LONG, "tokens": count}
+
+
+def _split(corpus: Corpus, draw: Draw, plan: Plan, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    if plan.fragments is None:
+        return
+    pieces = np.bincount(plan.fragments.document, minlength=plan.num_documents)
+    cut = np.flatnonzero(pieces > 1)
+    reason = _AT_A_BORDER if plan.strategy == "concat_then_split" else _TOO_LONG
+    documents, _ = corpus.documents_of_units(draw.of(cut))  # one each: no pair is ever cut
+    for origin, count in zip(_origins(corpus, documents, names), pieces[cut].tolist(), strict=True):
+        yield origin | {"what": "split", "reason": reason, "tokens": 0, "pieces": count}
+
+
+def _origins(corpus: Corpus, documents: IndexArray, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    files, numbers = records_of(corpus, documents)
+    for file, number in zip(files.tolist(), numbers.tolist(), strict=True):
+        yield {"source": names[file], "record": number}

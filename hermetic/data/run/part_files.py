@@ -1,9 +1,10 @@
 """Tokenized parts on disk.
 
-Algorithm: a part is one file of flat arrays and, written after it, a receipt: a small JSON file that says what is in
-the part and what its bytes hash to. Both are named by a key, the hash of everything that decides what is in the part.
-Guarantee: a receipt means that its part is whole; a part without one is made again. The same key always names the same
-bytes, so a part may be made twice, and by anyone. Price: 8 bytes a token and 13 a document, on disk.
+Algorithm: a part is one file of flat arrays and, written after it, a receipt that says what is in the part and what its
+bytes hash to. Both are named by a key, the hash of everything that decides what is in the part.
+Guarantee: a receipt means that its part is whole; a part without one, or with a damaged one, is made again. The same
+key always names the same bytes, so a part may be made twice, and by anyone. Price: 8 bytes a token and 13 a document,
+on disk.
 
 The file holds, one after the other: record numbers int64 [D], tokens int32 [T], labels int32 [T], lengths int32 [D],
 roles int8 [D].
@@ -11,7 +12,6 @@ roles int8 [D].
 
 import dataclasses
 import hashlib
-import json
 import mmap
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hermetic.data.encode import EncodedPart, Skipped
+from hermetic.data.run.receipts import read_receipt, write_receipt
 from hermetic.data.sources import sha256_of_file
-from hermetic.files import replacing, write_text
+from hermetic.files import replacing
 
 __all__ = ["PartData", "PartReceipt", "finished_receipt", "open_part", "write_part"]
 
@@ -49,17 +50,6 @@ class PartReceipt:
 
     skipped: tuple[Skipped, ...]
     sha256: str
-
-    def to_json(self) -> str:
-        """One JSON object."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "PartReceipt":
-        """Read what ``to_json`` wrote."""
-        values = json.loads(text)
-        skipped = tuple(Skipped(**one) for one in values.pop("skipped"))
-        return cls(skipped=skipped, **values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -96,17 +86,17 @@ def write_part(folder: Path, key: str, part: EncodedPart) -> PartReceipt:
         skipped=part.skipped,
         sha256=digest.hexdigest(),
     )
-    write_text(_receipt_path(folder, key), receipt.to_json())
+    write_receipt(_receipt_path(folder, key), dataclasses.asdict(receipt))
     return receipt
 
 
 def finished_receipt(folder: Path, key: str) -> PartReceipt | None:
     """The receipt of a part that an earlier run finished, if its bytes are still those it wrote."""
-    path, part = _receipt_path(folder, key), _part_path(folder, key)
-    if not path.is_file() or not part.is_file():
+    values, part = read_receipt(_receipt_path(folder, key)), _part_path(folder, key)
+    if values is None or not part.is_file() or sha256_of_file(part) != values["sha256"]:
         return None
-    receipt = PartReceipt.from_json(path.read_text(encoding="utf-8"))
-    return receipt if sha256_of_file(part) == receipt.sha256 else None
+    skipped = tuple(Skipped(**one) for one in values.pop("skipped"))
+    return PartReceipt(skipped=skipped, **values)
 
 
 def open_part(folder: Path, receipt: PartReceipt) -> PartData:

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from hermetic.data.run.corpus import Corpus, Draw
+from hermetic.data.run.corpus import Corpus, Draw, records_of
 from hermetic.data.run.options import PackOptions
-from hermetic.data.run.part_files import open_part
-from hermetic.data.sources import SourceFile
+from hermetic.data.sources import SourceFile, location
 from hermetic.errors import DataError, DocumentTooLongError
 from hermetic.plan import Plan, plan_rows
 
@@ -68,7 +67,5 @@ def _place(
 
 def place_of(corpus: Corpus, files: list[SourceFile], document: int) -> str:
     """Where a document stands, as ``file:number``."""
-    parts, places = corpus.places_of(np.array([document]))
-    part = int(parts[0])
-    number = open_part(corpus.folder, corpus.receipts[part]).numbers[int(places[0])]
-    return f"{files[corpus.file_of_part[part]].name}:{number}"
+    (file,), (number,) = records_of(corpus, np.array([document]))
+    return location(files[file].name, number)

@@ -7,7 +7,6 @@ parts alone. Price: 8 bytes a token of one shard, and the mapped pages of one pa
 """
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,10 +18,10 @@ from numba import njit
 from hermetic.constants import IGNORE_INDEX
 from hermetic.data.run.corpus import Corpus, Draw
 from hermetic.data.run.part_files import PartReceipt, open_part
+from hermetic.data.run.receipts import read_receipt, write_receipt
 from hermetic.data.run.table import write_table
 from hermetic.data.run.work import WorkFolder
 from hermetic.data.sources import sha256_of_file
-from hermetic.files import write_text
 from hermetic.plan import Plan
 
 __all__ = ["ShardReceipt", "ShardTask", "finished_shard", "shard_task", "shard_tasks"]
@@ -145,11 +144,10 @@ def _task(corpus: Corpus, draw: Draw, plan: Plan, rows: range, **options: Any) -
 
 def finished_shard(task: ShardTask) -> ShardReceipt | None:
     """The receipt of a file that an earlier attempt at the same run finished, if its bytes are still those."""
-    receipt, path = _receipt_path(task), Path(task.rows_folder) / task.name
-    if not receipt.is_file() or not path.is_file():
+    values, path = read_receipt(_receipt_path(task)), Path(task.rows_folder) / task.name
+    if values is None or values["run"] != task.run or not path.is_file():
         return None
-    found = ShardReceipt(**json.loads(receipt.read_text(encoding="utf-8")))
-    return found if found.run == task.run and sha256_of_file(path) == found.sha256 else None
+    return ShardReceipt(**values) if sha256_of_file(path) == values["sha256"] else None
 
 
 def shard_task(task: ShardTask) -> ShardReceipt:
@@ -167,7 +165,7 @@ def shard_task(task: ShardTask) -> ShardReceipt:
         supervised_tokens=int(supervised.sum()),
         documents_without_supervision=int((supervised == 0).sum()),
     )
-    write_text(_receipt_path(task), json.dumps(dataclasses.asdict(receipt)))
+    write_receipt(_receipt_path(task), dataclasses.asdict(receipt))
     return receipt
 
 

@@ -16,7 +16,8 @@ from hermetic.data.encode import OnBadRecord, TrainOn, encode_part
 from hermetic.data.run.options import TokenizerRef
 from hermetic.data.run.part_files import PartReceipt, finished_receipt, write_part
 from hermetic.data.sources import Part, SourceFile, read_part
-from hermetic.data.tokenizer import load_tokenizer
+from hermetic.data.tokenizer import load_tokenizer, tokenizer_fingerprint
+from hermetic.errors import PackRunError
 
 __all__ = ["EncodeTask", "encode_task", "part_key", "reusable"]
 
@@ -64,6 +65,7 @@ def encode_task(task: EncodeTask) -> PartReceipt:
         SourceError: If the source is malformed or has changed since it was listed.
         RecordError: If a record is malformed.
         TemplateError: If a conversation cannot be rendered.
+        PackRunError: If the tokenizer is no longer the one that the run began with.
     """
     encoded = encode_part(
         read_part(task.file, task.part),
@@ -77,4 +79,11 @@ def encode_task(task: EncodeTask) -> PartReceipt:
 
 @lru_cache(maxsize=1)
 def _loaded(tokenizer: TokenizerRef) -> Any:
-    return load_tokenizer(tokenizer.name, trust_remote_code=tokenizer.trust_remote_code)
+    loaded = load_tokenizer(tokenizer.name, trust_remote_code=tokenizer.trust_remote_code)
+    found = tokenizer_fingerprint(loaded)
+    if found != tokenizer.fingerprint:
+        raise PackRunError(
+            f"the tokenizer {tokenizer.name} changed during the run: its fingerprint was {tokenizer.fingerprint[:12]}, "
+            f"and is {found[:12]}; expected one that nothing writes to. Run again to tokenize all with the new one"
+        )
+    return loaded

@@ -8,7 +8,6 @@ finished is still there for the next one. Price: a rename within one file system
 
 import errno
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,9 +17,10 @@ from datetime import date
 from pathlib import Path
 from typing import IO
 
-from hermetic.data.folders import check_free
+from hermetic.data.folders import check_free, followed
+from hermetic.data.run.receipts import read_receipt, write_receipt
 from hermetic.errors import PackRunError
-from hermetic.files import write_text
+from hermetic.files import remove_unfinished
 
 __all__ = ["WorkFolder", "working"]
 
@@ -60,7 +60,7 @@ class WorkFolder:
         return self.path / "finished.json"
 
     def prepare(self) -> None:
-        """Make the places; what is in them stays.
+        """Make the places; what is finished in them stays.
 
         Raises:
             PackedDataError: the target holds something already.
@@ -69,19 +69,21 @@ class WorkFolder:
         self._finished.unlink(missing_ok=True)
         for folder in (self.spool, self.parts, self.rows, self.shards):
             folder.mkdir(exist_ok=True)
+            remove_unfinished(folder)
 
     def day(self, wanted: date | None) -> date:
         """The date of this run: ``wanted``, or that on which it first began, however often it died since."""
-        path = self.path / "day"
         if wanted is not None:
             return wanted
-        if not path.is_file():
-            write_text(path, date.today().isoformat())  # noqa: DTZ011 - as transformers' templates read the clock
-        return date.fromisoformat(path.read_text(encoding="utf-8"))
+        noted = read_receipt(self.path / "day.json")
+        if noted is None:
+            noted = {"day": date.today().isoformat()}  # noqa: DTZ011 - as transformers' templates read the clock
+            write_receipt(self.path / "day.json", noted)
+        return date.fromisoformat(noted["day"])
 
     def publish(self, run: str) -> None:
         """Let the rows appear as the target, whole, and remove the rest."""
-        write_text(self._finished, json.dumps({"run": run}))
+        write_receipt(self._finished, {"run": run})
         sync_folder(self.rows)
         self.rows.replace(self.target)
         sync_folder(self.target.parent)
@@ -89,10 +91,8 @@ class WorkFolder:
 
     def published(self) -> str | None:
         """The run that died between publishing its rows and removing this folder; None if there was none."""
-        if self.rows.exists() or not self._finished.is_file():
-            return None
-        run: str = json.loads(self._finished.read_text(encoding="utf-8"))["run"]
-        return run
+        finished = None if self.rows.exists() else read_receipt(self._finished)
+        return None if finished is None else finished["run"]
 
     def discard(self) -> None:
         """Remove the folder with all that is in it."""
@@ -107,12 +107,12 @@ def working(target: Path) -> Iterator[WorkFolder]:
 
     Raises:
         PackedDataError: the target holds something, and not from a run that died before it had tidied up.
-        PackRunError: another run works on the same target, or the disk is full.
+        PackRunError: another run works on the same target, no folder can be made beside it, or the disk is full.
     """
+    target = followed(target)
     work = WorkFolder(path=target.with_name(f".{target.name}.packing"), target=target)
     if not work.path.is_dir():
         check_free(target)  # before anything is made
-    target.parent.mkdir(parents=True, exist_ok=True)
     with _space_in(work), _locked(work):
         try:
             if work.published() is None:
@@ -131,9 +131,9 @@ def _space_in(work: WorkFolder) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
+        kept = f", which goes on from what is kept in {work.path}" if work.path.exists() else "; nothing was finished"
         raise PackRunError(
-            f"no space is left to pack into {work.target} ({error}); what is finished is kept in {work.path}. Make "
-            "room and run the same command again, which goes on from there"
+            f"no space is left to pack into {work.target} ({error}). Make room and run the same command again{kept}"
         ) from error
 
 
@@ -149,7 +149,7 @@ def _locked(work: WorkFolder) -> Iterator[None]:
 def _lock_file(work: WorkFolder) -> IO[str]:
     """The locked file, in the folder that is there now: another run may have removed the one that was there before."""
     while True:
-        work.path.mkdir(exist_ok=True)
+        _make(work)
         path = work.path / "lock"
         try:
             lock = path.open("a+", encoding="utf-8")
@@ -171,6 +171,18 @@ def _lock_file(work: WorkFolder) -> IO[str]:
             lock.flush()
             return lock
         lock.close()
+
+
+def _make(work: WorkFolder) -> None:
+    try:
+        work.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise
+        raise PackRunError(
+            f"the folder {work.path}, in which a run works, cannot be made: {error.strerror}; expected a place beside "
+            f"{work.target} that may be written to; choose another"
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -11,7 +11,7 @@ from hermetic.errors import RecordError
 
 __all__ = ["check_list", "check_not_empty", "check_text", "check_unicode", "kind_of", "shown"]
 
-_KINDS = {str: "a string", list: "a list", dict: "an object", bool: "a bool", type(None): "null"}
+_KINDS = {str: "a string", list: "a list", dict: "an object", bool: "a bool", int: "an int", type(None): "null"}
 
 
 def kind_of(value: Any) -> str:
