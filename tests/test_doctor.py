@@ -26,6 +26,8 @@ from hermetic.errors import BoundariesError, DoctorError
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "doctor"
 
+COMMANDS = EXAMPLES / "commands"
+
 EXPECTED = {  # verdict, codes, exit code
     "axolotl_collator": ("leak", ["HM401"], 1),
     "padded_loop": ("one_document_per_row", [], 0),
@@ -203,6 +205,60 @@ def test_of_several_processes_the_first_examines_and_all_end(in_folder):
     assert "examined inside DistributedDataParallel" in found.notes
     assert processes_with(str(script)) == []
     assert [path.name for path in in_folder.iterdir()] == ["train.py"]
+
+
+@pytest.mark.slow
+def test_accelerate_launch_is_looked_through(in_folder):
+    script = write_script(in_folder, "train()")
+    launch = [beside_python("accelerate"), "launch", "--cpu", "--num_processes=1", "--num_machines=1"]
+
+    found = diagnose([*launch, "--mixed_precision=no", "--dynamo_backend=no", str(script), "leaks"], timeout=300)
+
+    assert (found.model, found.verdict) == ("Model", "leak")
+    assert processes_with(str(script)) == []
+    assert [path.name for path in in_folder.iterdir()] == ["train.py"]
+
+
+@pytest.mark.slow
+def test_a_trainer_on_two_ranks_is_examined_in_the_first_and_ended_in_both(in_folder):
+    script = EXAMPLES / "trl_opt.py"
+    launch = python("-m", "torch.distributed.run", "--nproc-per-node=2", script, "--out", in_folder / "out")
+
+    found = diagnose(launch, timeout=300)
+
+    assert (found.model, found.verdict) == ("OPTForCausalLM", "leak")
+    assert "examined inside DistributedDataParallel" in found.notes
+    assert processes_with(str(in_folder)) == []
+    assert [path for path in in_folder.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model_type", "verdict"), [("llama", "sealed"), ("opt", "leak"), ("minimax", "leak")])
+def test_trls_own_command_line_is_examined(in_folder, monkeypatch, model_type, verdict):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    subprocess.run(
+        [*python(COMMANDS / "make_inputs.py", model_type), "--out", str(in_folder)], capture_output=True, check=True
+    )
+    before = sorted(path for path in in_folder.rglob("*") if path.is_file())
+
+    found = diagnose([beside_python("trl"), "sft", "--config", str(COMMANDS / "trl_sft.yaml")], timeout=300)
+
+    assert found.verdict == verdict
+    assert found.source == "seq_idx"
+    assert sorted(path for path in in_folder.rglob("*") if path.is_file()) == before
+
+
+def test_every_configuration_says_how_it_is_examined():
+    configurations = [path for path in COMMANDS.iterdir() if path.suffix in {".yaml", ".sh"}]
+
+    assert len(configurations) == 4
+    for path in configurations:
+        assert "#   hermetic doctor -- " in path.read_text()
+        assert path.name in path.read_text()
+
+
+def beside_python(program):
+    return str(Path(sys.executable).with_name(program))
 
 
 def processes_with(text):
