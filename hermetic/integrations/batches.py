@@ -1,0 +1,47 @@
+"""What a trainer hands to a model, as the packed batch that it stands for.
+
+Guarantee: the boundaries are those that the call says; a padded batch is one document to a row. Price: the edges come
+to the host, which waits for the device.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hermetic.batch import Boundaries, PackedBatch
+from hermetic.constants import IGNORE_INDEX
+
+
+def batch_from_inputs(inputs: Mapping[str, Any]) -> PackedBatch:
+    """The batch that a model's arguments describe.
+
+    Args:
+        inputs: ``input_ids`` and ``labels``, ``[1, T]`` with ``cu_seq_lens_q``, or ``[B, S]`` of one document each. A
+            label on a first token counts as none: nothing predicts it.
+
+    Returns:
+        A batch of T, or B x S, slots. Padding is part of it, as tokens without labels.
+
+    Raises:
+        BoundariesError: The edges are none.
+
+    Example:
+        >>> inputs = {"input_ids": torch.tensor([[5, 6], [7, 0]]), "labels": torch.tensor([[5, 6], [7, -100]])}
+        >>> batch_from_inputs(inputs).labels
+        tensor([-100,    6, -100, -100])
+    """
+    ids, labels = inputs["input_ids"], inputs["labels"]
+    edges = inputs.get("cu_seq_lens_q")
+    if edges is None:
+        boundaries = Boundaries(document_lengths=(ids.shape[1],) * ids.shape[0])
+    else:
+        boundaries = Boundaries.from_cu_seqlens(edges, num_tokens=ids.numel())
+    starts = boundaries.cu_seqlens[:-1].long().to(labels.device)
+    masked = labels.reshape(-1).index_fill(0, starts, IGNORE_INDEX)
+    return PackedBatch(input_ids=ids.reshape(-1), labels=masked, boundaries=boundaries)
+
+
+def logits_of_batch(logits: torch.Tensor) -> torch.Tensor:
+    """``[B, S, V]`` as the ``[B x S, V]`` of the batch's stream."""
+    return logits.flatten(0, -2)

@@ -1,0 +1,204 @@
+"""What any Trainer made of transformers' needs to train and evaluate on packed rows as on documents alone.
+
+**Algorithm.** A mixin over public methods of the Trainer: its loaders are hermetic's, its step is divided by what the
+whole step weighs, and its evaluation adds up losses and weights and divides once.
+**Guarantee.** Every row is in each epoch once, whatever the number of ranks, and the Trainer's count of steps, epochs
+and learning rates is the count of rows. The loss of a step, and the loss of an evaluation, are the same however the
+documents were packed, batched and dealt out. A resumed run goes on with the rows that an uninterrupted one would see.
+**Price.** Loaders are not accelerate's, so batches are copied to the device when they are used. A loss other than the
+token's costs TRL's SFTTrainer a second forward, for its own metrics.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from torch.utils.data import DataLoader, IterableDataset
+from transformers.trainer_utils import EvalLoopOutput
+
+from hermetic.data import PackedStream
+from hermetic.errors import TrainError
+from hermetic.integrations.batches import batch_from_inputs
+from hermetic.integrations.loading import row_loader
+from hermetic.integrations.transformers.loss import PackedLoss
+from hermetic.loss import Reduction, loss_denominator
+
+_STRATEGIES = ("random", "sequential")
+
+
+class PackedRows:
+    """Mix into a Trainer, in front of it: ``class RowTrainer(PackedRows, SFTTrainer)``.
+
+    ``train_dataset`` and ``eval_dataset`` are rows, as ``PackedDataset``, ``RowDataset`` or TRL's packed sets have
+    them, or documents, with the ``data_collator`` for it.
+    """
+
+    args: Any
+    accelerator: Any
+    train_dataset: Any
+    eval_dataset: Any
+    data_collator: Any
+
+    def __init__(
+        self, *args: Any, loss_reduction: Reduction | None = None, balance_window: int = 1, **kwargs: Any
+    ) -> None:
+        """Make a Trainer.
+
+        Args:
+            *args: the Trainer's own.
+            loss_reduction: ``"token"``, ``"document"`` or ``"sqrt"``, as in ``hermetic.packed_loss``; ``None`` leaves
+                the loss to the Trainer, and evaluates by tokens.
+            balance_window: optimizer steps among which the work of rows is evened over ranks; with 1 the rows of a step
+                are the same for any number of ranks.
+            **kwargs: the Trainer's own.
+
+        Raises:
+            TrainError: an argument of the Trainer's would leave rows out or order them otherwise.
+        """
+        super().__init__(*args, **kwargs)
+        self.balance_window = balance_window
+        self.loss_reduction = loss_reduction or "token"
+        if loss_reduction is not None:
+            self.compute_loss_func: Any = PackedLoss(loss_reduction)
+        self._evaluated: list[tuple[float, float]] | None = None
+        self._check_arguments()
+
+    def _check_arguments(self) -> None:
+        strategy = self.args.train_sampling_strategy
+        if strategy not in _STRATEGIES:
+            raise TrainError(
+                f"train_sampling_strategy is {strategy!r}, expected one of {', '.join(map(repr, _STRATEGIES))}: rows "
+                "are balanced over ranks already, and balance_window says how far"
+            )
+        if self.args.dataloader_drop_last:
+            raise TrainError(
+                "dataloader_drop_last is True, which leaves rows out of every epoch; expected False: a last step with "
+                "fewer rows is weighed by what is in it"
+            )
+
+    @property
+    def num_data_ranks(self) -> int:
+        """Ranks that read rows of their own; those of a tensor- or sequence-parallel group read the same."""
+        trainer: Any = self
+        shared = trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size()
+        return max(1, int(self.args.world_size) // int(shared))
+
+    def get_train_dataloader(self) -> Any:
+        """Every row once an epoch, as many batches for each rank, work as even as it can be.
+
+        Raises:
+            TrainError: there is no training set.
+        """
+        if self.train_dataset is None:
+            raise TrainError("there is no train_dataset, expected rows to train on")
+        if isinstance(self.train_dataset, PackedStream):
+            return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator, **self._options())
+        if isinstance(self.train_dataset, IterableDataset):
+            return super().get_train_dataloader()  # type: ignore[misc]  # the Trainer's
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return self._row_loader(
+            self.train_dataset,
+            rows_per_batch=self.args.train_batch_size,
+            accumulation_steps=self.args.gradient_accumulation_steps,
+            seed=None if self.args.train_sampling_strategy == "sequential" else seed,
+            window=self.balance_window,
+        )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Every row once, in order; a rank without a row where others have one runs one that weighs nothing.
+
+        Raises:
+            TrainError: there is no evaluation set.
+        """
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        dataset = self.eval_dataset[dataset] if isinstance(dataset, str) else dataset
+        if dataset is None:
+            raise TrainError("there is no eval_dataset, expected rows to evaluate on")
+        if isinstance(dataset, IterableDataset):
+            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]  # the Trainer's
+        return self._row_loader(dataset, rows_per_batch=self.args.eval_batch_size, seed=None)
+
+    def _row_loader(self, dataset: Any, **options: Any) -> Any:
+        ranks = self.num_data_ranks
+        return row_loader(
+            dataset,
+            num_ranks=ranks,
+            rank=self.args.process_index * ranks // max(1, self.args.world_size),
+            collate_fn=self.data_collator,
+            **options,
+            **self._options(),
+        )
+
+    def _options(self) -> dict[str, Any]:
+        """The DataLoader options among the Trainer's arguments."""
+        workers = self.args.dataloader_num_workers
+        options = {"num_workers": workers, "pin_memory": self.args.dataloader_pin_memory}
+        if workers:
+            options["persistent_workers"] = self.args.dataloader_persistent_workers
+            options["prefetch_factor"] = self.args.dataloader_prefetch_factor
+        return options
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """The micro-batches of a step, and what their losses are divided by: the weight of all of them on all ranks."""
+        batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)  # type: ignore[misc]  # the Trainer's
+        loss = self.compute_loss_func
+        if not batches or not isinstance(loss, PackedLoss) or loss.reduction == "token":
+            return batches, count
+        weight = sum(_weight_of(batch_from_inputs(inputs), loss.reduction) for inputs in batches)
+        if self.args.average_tokens_across_devices and self.args.world_size > 1:
+            weight = sum(gather_object([weight])) / (self.args.world_size // self.num_data_ranks)
+        return batches, torch.tensor(weight, dtype=torch.float64)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's loss; in an evaluation that of this batch alone, whose weight is noted beside it."""
+        loss_func, evaluated = self.compute_loss_func, self._evaluated
+        if not isinstance(loss_func, PackedLoss) and evaluated is None:
+            return super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]  # the Trainer's
+        batch = batch_from_inputs(inputs)
+        if isinstance(loss_func, PackedLoss):
+            loss_func.batch = batch
+        if evaluated is None:
+            return super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]  # the Trainer's
+        kwargs["num_items_in_batch"] = None
+        found = super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]  # the Trainer's
+        weight = _weight_of(batch, self.loss_reduction)
+        loss = found[0] if isinstance(found, tuple) else found
+        evaluated.append((float(loss) * weight if weight else 0.0, weight))
+        return found
+
+    def evaluation_loop(
+        self, dataloader: Any, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> EvalLoopOutput:
+        """The Trainer's loop, with the loss of all documents instead of a mean of means.
+
+        Raises:
+            TrainError: no token of the set is supervised, so that it has no loss.
+        """
+        self._evaluated = []
+        try:
+            output: EvalLoopOutput = super().evaluation_loop(  # type: ignore[misc]  # the Trainer's
+                dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
+            )
+            terms = gather_object(self._evaluated)
+        finally:
+            self._evaluated = None
+        name = f"{metric_key_prefix}_loss"
+        metrics = output.metrics or {}
+        return output._replace(metrics={**metrics, name: _quotient(terms)}) if name in metrics else output
+
+
+def _weight_of(batch: Any, reduction: Reduction) -> float:
+    """What the batch's loss was divided by; 0 where nothing is supervised."""
+    return loss_denominator([batch], reduction=reduction) if batch.num_supervised_tokens else 0.0
+
+
+def _quotient(terms: list[tuple[float, float]]) -> float:
+    weight = sum(weight for _, weight in terms)
+    if weight == 0:
+        raise TrainError(
+            "no token of the evaluation set is supervised, so it has no loss; check its labels or loss masks"
+        )
+    return sum(loss for loss, _ in terms) / weight
