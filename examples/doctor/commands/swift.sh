@@ -4,7 +4,7 @@
 #   python examples/doctor/commands/make_inputs.py llama --out runs/llama && cd runs/llama
 #   hermetic doctor -- sh ../../examples/doctor/commands/swift.sh --packing true
 #
-# What it is called with comes last, so that it may say otherwise.
+# Packing asks for FlashAttention, so on a CPU the doctor shows ms-swift's refusal, with exit code 2.
 exec swift sft \
     --model model --model_type llama --template dummy --dataset chats.jsonl \
     --tuner_type full --torch_dtype float32 --max_length 64 \
