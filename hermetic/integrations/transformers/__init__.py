@@ -6,6 +6,7 @@ from hermetic.integrations.rows import Row as Row
 from hermetic.integrations.rows import RowDataset as RowDataset
 from hermetic.integrations.rows import collate_rows as collate_rows
 from hermetic.integrations.transformers.guard import LeakGuard as LeakGuard
+from hermetic.integrations.transformers.guard import SealModel as SealModel
 from hermetic.integrations.transformers.loss import PackedLoss as PackedLoss
 from hermetic.integrations.transformers.loss import packed_token_loss as packed_token_loss
 from hermetic.integrations.transformers.messages import StepMessages as StepMessages

@@ -1,7 +1,7 @@
-"""A callback that probes before the first step, for any Trainer made of transformers'.
+"""Callbacks that seal and probe before the first step, for any Trainer made of transformers'.
 
 Guarantee: no step is taken on a model whose packed documents reach each other, as measured on the first packed batch
-that the Trainer itself collated. Price: that of ``hermetic.guard``.
+that the Trainer itself collated. Price: that of ``hermetic.seal`` and of ``hermetic.guard``.
 """
 
 from typing import Any
@@ -11,6 +11,31 @@ from transformers import TrainerCallback
 from hermetic.errors import HermeticError
 from hermetic.probe import Guard, LeakReport, guard
 from hermetic.probe.guard import OnLeak, check_options
+from hermetic.seal import is_sealed, seal
+
+
+class SealModel(TrainerCallback):
+    """Seals the model when training starts, for programs that make it themselves and take callbacks.
+
+    ``llamafactory.train.tuner.run_exp(callbacks=[SealModel(), LeakGuard()])``. A model that is sealed is left alone.
+    """
+
+    def __init__(self, *, backend: str = "sdpa") -> None:
+        """Make a callback.
+
+        Args:
+            backend: as in ``hermetic.seal``.
+        """
+        self.backend = backend
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002 - transformers' names
+        """Seal the model.
+
+        Raises:
+            SealError: it cannot be sealed.
+        """
+        if not is_sealed(model):
+            seal(model, backend=self.backend)
 
 
 class LeakGuard(TrainerCallback):

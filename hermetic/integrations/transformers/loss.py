@@ -11,7 +11,7 @@ import torch
 from hermetic.batch import PackedBatch
 from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import TrainError
-from hermetic.integrations.batches import logits_of_batch
+from hermetic.integrations.batches import logits_of_batch, no_loss
 from hermetic.loss import Reduction, packed_loss, token_loss
 from hermetic.loss.weighing import check_reduction
 
@@ -32,7 +32,7 @@ def packed_token_loss(
     # a step without supervised tokens has a sum of 0 to divide
     denominator = torch.as_tensor(num_items_in_batch)
     if denominator > 0 and not bool((labels != IGNORE_INDEX).any()):
-        return nothing(outputs.logits)
+        return no_loss(outputs.logits)
     return token_loss(outputs.logits, labels, denominator=denominator.clamp(min=1))
 
 
@@ -78,11 +78,6 @@ class PackedLoss:
         if weight is None:
             return packed_loss(logits, self.batch, reduction=self.reduction)
         if weight > 0 and not self.batch.num_supervised_tokens:
-            return nothing(outputs.logits)
+            return no_loss(outputs.logits)
         # a step without supervised tokens has a sum of 0 to divide
         return packed_loss(logits, self.batch, reduction=self.reduction, denominator=float(weight) or 1.0)
-
-
-def nothing(logits: torch.Tensor) -> torch.Tensor:
-    """0.0, connected to the graph: what a micro-batch adds that has no target in a step that has some."""
-    return logits[..., :0].float().sum()

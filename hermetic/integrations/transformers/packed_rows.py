@@ -148,9 +148,13 @@ class PackedRows:
         if not batches or not isinstance(loss, PackedLoss) or loss.reduction == "token":
             return batches, count
         weight = sum(_weight_of(batch_from_inputs(inputs), loss.reduction) for inputs in batches)
+        return batches, self.over_ranks(weight)
+
+    def over_ranks(self, weight: float) -> torch.Tensor:
+        """What this rank's micro-batches weigh, added over all ranks where the Trainer adds its own counts."""
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             weight = sum(gather_object([weight])) / (self.args.world_size // self.num_data_ranks)
-        return batches, torch.tensor(weight, dtype=torch.float64)
+        return torch.tensor(weight, dtype=torch.float64)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The Trainer's loss; in an evaluation that of this batch alone, whose weight is noted beside it."""
@@ -164,10 +168,13 @@ class PackedRows:
             return super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]  # the Trainer's
         kwargs["num_items_in_batch"] = None
         found = super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]  # the Trainer's
-        weight = _weight_of(batch, self.loss_reduction)
-        loss = found[0] if isinstance(found, tuple) else found
-        evaluated.append((float(loss) * weight if weight else 0.0, weight))
+        self.note(found[0] if isinstance(found, tuple) else found, _weight_of(batch, self.loss_reduction))
         return found
+
+    def note(self, loss: Any, weight: float) -> None:
+        """Keep the loss of a batch of an evaluation, and what it was divided by."""
+        if self._evaluated is not None:
+            self._evaluated.append((float(loss) * weight if weight else 0.0, weight))
 
     def evaluation_loop(
         self, dataloader: Any, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
