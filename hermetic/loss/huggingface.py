@@ -20,7 +20,7 @@ from hermetic.errors import LossError
 from hermetic.loss.linear import LinearHead, LossBackend, document_log_probs_from_hidden, packed_linear_loss
 from hermetic.loss.weighing import Reduction
 
-_SMALL: Final = 2.0**-20
+_SMALL: Final = 2.0**-40
 _LARGE: Final = 2.0**100
 _KNOWN: Final = (_SMALL, _LARGE, 0.0, 1.0, -1.0, 7.0, -50.0, -_LARGE)
 """At the first only a factor shows, at the second only a cap; the others are there to disagree."""
@@ -199,7 +199,7 @@ def _measured(model: nn.Module, given: torch.Tensor, found: torch.Tensor) -> tup
     """
     if found.shape != given.shape or found.dtype.itemsize < torch.float32.itemsize:
         _refuse(model, f"{list(given.shape)} numbers became {list(found.shape)} of {found.dtype}")
-    at_small, at_large = (float(found[0, row, 0]) for row in range(2))
+    at_small, at_large = found[0, :2].double().median(dim=1).values.tolist()  # so that the odd entry out is named
     scale = at_small / _SMALL
     scale = 1.0 if math.isclose(scale, 1.0, rel_tol=1e-12) else scale
     capped = not math.isclose(at_large, scale * _LARGE, rel_tol=1e-3)

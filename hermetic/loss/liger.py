@@ -2,8 +2,8 @@
 
 Algorithm: ``LigerFusedLinearCrossEntropyLoss`` over the supervised rows, summed, with its gradients added in
 float32. Guarantee: nothing else runs instead; what the kernel cannot do is an error that says so. Its losses of
-single tokens are not used, for before version 0.8 their gradients were not those of their values, so it gives
-token-level losses alone, and a loss that is not finite has no place. Price: a package of its own, and a GPU.
+single tokens are not used, for earlier versions multiplied their gradients only after they had been summed; so it
+gives token-level losses alone, and a loss that is not finite has no place. Price: a package of its own, and a GPU.
 """
 
 from importlib import import_module
@@ -14,6 +14,9 @@ import torch
 from hermetic.errors import LossError, MissingDependencyError, NonFiniteError
 from hermetic.loss.sweep import Operands, Recipe
 from hermetic.loss.targets import Targets
+
+WITHOUT_KERNEL = ("cpu",)
+"""Devices that the kernel is not compiled for."""
 
 
 def liger_total(operands: Operands, targets: Targets, recipe: Recipe, reduction: str) -> torch.Tensor:
@@ -46,7 +49,7 @@ def liger_total(operands: Operands, targets: Targets, recipe: Recipe, reduction:
         (reduction != "token", f"reduction={reduction!r}"),
         (recipe.scale != 1.0, f"logit_scale={recipe.scale!r}"),
         (recipe.chunk_tokens is not None, f"chunk_tokens={recipe.chunk_tokens!r}"),
-        (hidden.device.type == "cpu", "tensors on the CPU"),
+        (hidden.device.type in WITHOUT_KERNEL, f"tensors on the {hidden.device.type}"),
     ):
         if lacking:
             raise LossError(f"backend 'liger' cannot do {what}; use backend='torch'")
