@@ -31,6 +31,7 @@ that scripts may match on. The code never changes its meaning; messages may be r
     │   └── FeedError                      HE606  rows cannot be given in an order, or a position is not theirs
     │       └── RowIndexError              HE607  there is no such row (IndexError)
     ├── TrainError (ValueError)            HE700  training cannot start
+    │   └── ArmError                       HE701  a model cannot run an arm of a comparison
     ├── AtlasError (RuntimeError)          HE710  a model type cannot be built or run here
     ├── DoctorError (RuntimeError)         HE720  a training command cannot be examined
     ├── ConformanceError (AssertionError)  HE800  a backend breaks a law of packed attention
@@ -218,6 +219,12 @@ class TrainError(HermeticError, ValueError):
     """Training cannot start with what it was given."""
 
     code = "HE700"
+
+
+class ArmError(TrainError):
+    """A model cannot run an arm of a comparison: it fails on its rows, or lets documents reach each other."""
+
+    code = "HE701"
 
 
 class AtlasError(HermeticError, RuntimeError):

@@ -2,7 +2,17 @@
 
 from hermetic.train.fitting import fit, make_trainer
 from hermetic.train.records import FitResult, TrainMetrics, TrainSettings, metrics_of, padded_utilization
-from hermetic.train.run import METRICS_NAME, REPORT_NAME, add_lora, is_first_process, load_model, train
+from hermetic.train.run import (
+    METRICS_NAME,
+    REPORT_NAME,
+    add_lora,
+    check_vocabulary,
+    check_weights,
+    is_first_process,
+    load_model,
+    packed_data,
+    train,
+)
 
 __all__ = [
     "METRICS_NAME",
@@ -11,11 +21,14 @@ __all__ = [
     "TrainMetrics",
     "TrainSettings",
     "add_lora",
+    "check_vocabulary",
+    "check_weights",
     "fit",
     "is_first_process",
     "load_model",
     "make_trainer",
     "metrics_of",
+    "packed_data",
     "padded_utilization",
     "train",
 ]

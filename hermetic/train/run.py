@@ -73,7 +73,7 @@ def train(
     say = on_stage or _say_nothing
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
     with _folder_of_this_process(Path(out)) as folder:
-        packed = _packed_data(
+        packed = packed_data(
             data,
             tokenizer,
             capacity=capacity,
@@ -89,8 +89,8 @@ def train(
         # Small steps vanish in bfloat16 weights, so trained weights are float32; adapters leave theirs alone.
         dtype = None if settings.lora else torch.float32
         network = load_model(model, trust_remote_code=trust_remote_code, dtype=dtype)
-        _check_vocabulary(network, packed, data)
-        _check_weights(network)
+        check_vocabulary(network, packed, data)
+        check_weights(network)
         if settings.lora:
             network = add_lora(network)
         if pack:
@@ -136,10 +136,22 @@ def _save(folder: Path, network: Any, tokenizer: Any, metrics: TrainMetrics, rep
         (folder / REPORT_NAME).write_text(report.to_json() + "\n", encoding="utf-8")
 
 
-def _packed_data(
+def packed_data(
     data: str | os.PathLike[str], tokenizer: Any, *, capacity: int, folder: Path, pack_options: dict[str, Any]
 ) -> PackedData:
-    """Open a packed folder, or pack a file into ``folder``."""
+    """Open a packed folder, or pack a file into ``folder``.
+
+    Args:
+        data: a file that ``hermetic pack`` reads, or a folder that it made.
+        tokenizer: that of the model, loaded.
+        capacity: tokens per row; that of the folder, if it is one.
+        folder: where a file's rows go, as ``packed``.
+        pack_options: of ``pack_sources``, ``tokenizer`` among them.
+
+    Raises:
+        DataError: ``data`` cannot be read or packed.
+        TrainError: the folder was packed for another capacity or with another tokenizer.
+    """
     if not Path(data).is_dir():
         pack_sources(data, folder / "packed", capacity=capacity, **pack_options)
         return open_packed(folder / "packed")
@@ -198,7 +210,8 @@ def load_model(
         ) from error
 
 
-def _check_vocabulary(network: Any, packed: PackedData, data: str | os.PathLike[str]) -> None:
+def check_vocabulary(network: Any, packed: PackedData, data: str | os.PathLike[str]) -> None:
+    """Raise a TrainError if ``data`` holds token ids that the model does not embed."""
     size = network.get_input_embeddings().num_embeddings
     rows = packed.dataset.with_format("numpy", columns=["input_ids"])
     largest = max(int(ids.max()) for batch in rows.iter(batch_size=1024) for ids in batch["input_ids"])
@@ -209,7 +222,8 @@ def _check_vocabulary(network: Any, packed: PackedData, data: str | os.PathLike[
         )
 
 
-def _check_weights(network: nn.Module) -> None:
+def check_weights(network: nn.Module) -> None:
+    """Raise a TrainError if a weight is NaN or infinite."""
     for name, parameter in network.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise TrainError(
