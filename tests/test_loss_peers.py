@@ -68,7 +68,7 @@ def trl_self(**settings):
 def model_giving(token_log_probs):
     """A model in TRL's eyes: fused output layers give log-probabilities instead of logits."""
     zeros = torch.zeros_like(token_log_probs)
-    found = SimpleNamespace(log_probs=token_log_probs, entropy=zeros, mean_logits=zeros, is_top1=zeros)
+    found = SimpleNamespace(log_probs=token_log_probs, entropy=zeros, mean_logits=zeros, is_top1=zeros.bool())
     return lambda **_: found
 
 
