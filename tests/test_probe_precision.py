@@ -198,15 +198,15 @@ def test_what_float32_decides_is_noted_and_has_the_noise_floor_of_float32():
     assert report.note[0].startswith(FINER)
 
 
-def test_of_a_large_batch_a_few_documents_are_run_in_float32_and_the_report_says_which():
+def test_of_a_large_batch_two_documents_are_run_in_float32_and_the_report_says_which():
     model = hermetic.seal(tiny("llama").to(torch.bfloat16))
     with plant(model, "row_length"):
         report = hermetic.probe(model, lengths=(90, 85, 97, 101, 80, 70, 77))
 
     assert report.verdict == "row_length_dependent"
-    assert report.lengths == (30, 21, 26)
+    assert report.lengths == (30, 21)
     assert report.note[0].startswith(FINER)
-    assert "documents 0, 3, 6 were taken" in report.note[0]
+    assert "documents 0 and 6 were taken" in report.note[0]
 
 
 def test_a_leak_under_autocast_is_seen_in_float32():

@@ -30,7 +30,7 @@ from hermetic.probe.lengthen import Lengthening, lengthen
 from hermetic.probe.locate import read_layers
 from hermetic.probe.observe import Observation, observe
 from hermetic.probe.report import Finding, LayerReading, LeakReport, Verdict
-from hermetic.probe.sample import documents_of, few_of, halved, is_small
+from hermetic.probe.sample import documents_of, is_small, two_documents, two_of
 from hermetic.probe.subject import Forward, Subject, packed_run, subject_from
 from hermetic.probe.targets import Targets, logits_and_targets, targets
 from hermetic.probe.weights import Weights, weights
@@ -276,12 +276,12 @@ def _measured_finer(
 ) -> tuple[LeakReport | None, tuple[str, ...]]:
     """What float32 sees of a model of low precision and its own noise hides; and why float32 was not asked.
 
-    Of a batch that is not small, a few documents cut short are asked, and only if nothing was found so far.
+    Of a batch that is not small, two documents cut short are asked, and only if nothing was found so far.
     """
     names = _judged_by_noise(measured)
     if verdict == "leak" or not names or not _is_low(subject, batch) or not (is_small(batch) or verdict == "sealed"):
         return None, ()
-    sample, finer = batch if is_small(batch) else halved(batch), Measurements(chosen=names)
+    sample, finer = batch if is_small(batch) else two_documents(batch), Measurements(chosen=names)
     try:
         with subject.in_float32() as precise:
             precise.apart(sample)
@@ -313,7 +313,7 @@ def _judged_by_noise(measured: Measurements) -> tuple[str, ...]:
 def _take_exact(finer: Measurements, measured: Measurements, batch: PackedBatch) -> None:
     """What does not depend on the precision: exact zeros, and of the same batch also what was passed to the model."""
     finer.ran, finer.not_run = measured.ran, measured.not_run
-    gradients, chosen = measured.gradients, torch.tensor(few_of(batch))
+    gradients, chosen = measured.gradients, torch.tensor(two_of(batch))
     if is_small(batch):
         finer.observation, finer.targets, finer.gradients = measured.observation, measured.targets, gradients
         finer.influence = measured.influence if "swap" not in finer.chosen else finer.influence
@@ -327,8 +327,8 @@ def _how_fine(sample: PackedBatch, batch: PackedBatch) -> str:
     what = "the numbers are those of the model run in float32, whose noise is smaller than that of its own dtype"
     if sample is batch:
         return what
-    chosen = ", ".join(map(str, few_of(batch)))
-    return f"{what}; documents {chosen} were taken, cut to what the report has as lengths"
+    first, last = two_of(batch)
+    return f"{what}; documents {first} and {last} were taken, cut to what the report has as lengths"
 
 
 def _not_finer(why: str) -> str:

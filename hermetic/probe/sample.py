@@ -48,10 +48,16 @@ def few_documents(batch: PackedBatch, *, whole: bool = False) -> list[dict[str, 
     return chosen if whole or is_small(batch) else [_cut(*pair) for pair in zip(chosen, CUTS, strict=False)]
 
 
-def halved(batch: PackedBatch) -> PackedBatch:
-    """The documents of ``few_of``, cut to half of ``CUTS``: what stands for a large batch in float32."""
-    chosen, documents = few_of(batch), list(documents_of(batch))
-    return collate([_cut(documents[one], size // 2) for one, size in zip(chosen, CUTS, strict=False)])
+def two_of(batch: PackedBatch) -> list[int]:
+    """The first and the last document that have tokens."""
+    few = few_of(batch)
+    return [few[0], few[-1]]
+
+
+def two_documents(batch: PackedBatch) -> PackedBatch:
+    """The documents of ``two_of``, cut to half of the first two of ``CUTS``."""
+    documents = list(documents_of(batch))
+    return collate([_cut(documents[one], size // 2) for one, size in zip(two_of(batch), CUTS, strict=False)])
 
 
 def _cut(document: dict[str, torch.Tensor], size: int) -> dict[str, torch.Tensor]:

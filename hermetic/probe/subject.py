@@ -123,9 +123,8 @@ class Subject:
                 "[1, T, V], one row of logits for each token in order"
             )
         logits = logits[:tokens]
-        bad = ~torch.isfinite(logits).all(dim=-1)
-        if bool(bad.any()):
-            token = int(torch.nonzero(bad)[0])
+        if logits.numel() and not bool(torch.stack(logits.detach().aminmax()).isfinite().all()):
+            token = int(torch.nonzero(~logits.isfinite().all(dim=-1))[0])
             raise ProbeError(
                 f"{self.name} returned NaN or infinite logits at token {token} of {tokens}; nothing can be measured on "
                 "them. Check the weights and the precision"
