@@ -22,6 +22,11 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
         sibling.unlink(missing_ok=True)
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether ``name`` is that of a file in a folder, and no path that leads elsewhere, on any system."""
+    return name == Path(name).name and "\\" not in name and name not in {"", ".", ".."}
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove from ``folder`` what a process that was killed had not finished to write."""
     for sibling in folder.glob(".*.tmp"):

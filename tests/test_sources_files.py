@@ -266,6 +266,17 @@ def test_a_folder_of_datasets_without_a_list_of_its_files_is_an_error(tmp_path, 
     assert message.startswith("ds")
 
 
+@pytest.mark.parametrize("name", ["../other/data-00000-of-00002.arrow", "/etc/passwd", "..", "..\\\\b", ""])
+def test_a_folder_of_datasets_that_names_a_file_outside_of_itself_is_refused(tmp_path, name):
+    for folder in ("ds", "other"):
+        WRITERS["dataset"](tmp_path / folder, RECORDS)
+    (tmp_path / "ds" / "state.json").write_text(f'{{"_data_files": [{{"filename": "{name}"}}]}}')
+    reason, message = refused("ds", spool=tmp_path)
+
+    assert reason == "corrupt_file"
+    assert "expected names of files in the folder itself" in message
+
+
 def test_a_data_file_that_is_missing_from_a_folder_of_datasets_is_an_error(tmp_path):
     WRITERS["dataset"](tmp_path / "ds", RECORDS)
     (tmp_path / "ds" / "data-00001-of-00002.arrow").unlink()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermetic.errors import PackedDataError
+from hermetic.files import is_plain_name
 
 __all__ = ["FORMAT_VERSION", "MANIFEST_NAME", "PackManifest", "Shard", "SourceEntry"]
 
@@ -213,7 +214,7 @@ def _check_version(values: Any, where: str) -> None:
 
 def _check_name(name: str) -> None:
     """A name with a folder in it could point out of the packed folder."""
-    if name != Path(name).name or "\\" in name or name in {"", ".", ".."}:
+    if not is_plain_name(name):
         raise PackedDataError(
             f"the manifest names the file {name!r}, expected names without a folder; do not open this folder, "
             "and pack the source again"

@@ -12,6 +12,7 @@ from typing import Final
 
 from hermetic.data.sources.parts import SourceFile, opening
 from hermetic.errors import SourceError
+from hermetic.files import is_plain_name
 
 __all__ = ["data_files", "refuse_change", "sha256_of_file", "sha256_of_files", "stat_of"]
 
@@ -55,16 +56,23 @@ def data_files(path: str, name: str) -> list[Path]:
         return [folder]
     try:
         state = json.loads((folder / _STATE).read_text("utf-8"))
-        files = [folder / entry["filename"] for entry in state["_data_files"]]
+        names = [entry["filename"] for entry in state["_data_files"]]
+        outside = next((name for name in names if not is_plain_name(name)), None)
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(
             f"{name}: its {_STATE} does not list data files ({error!r}), expected a folder that save_to_disk of "
             "datasets wrote; save it anew",
             reason="corrupt_file",
         ) from error
-    if not files:
+    if outside is not None:
+        raise SourceError(
+            f"{name}: its {_STATE} names the data file {outside!r}, expected names of files in the folder itself; "
+            "save it anew",
+            reason="corrupt_file",
+        )
+    if not names:
         raise SourceError(f"{name} has no data files, expected at least one record; save it anew", reason="empty_file")
-    return files
+    return [folder / file for file in names]
 
 
 def refuse_change(file: SourceFile) -> None:
