@@ -6,15 +6,15 @@ Guarantee: a square without a colour is an exact zero; a square that was not mea
 Price: about 200 bytes for each square, so 64 documents take a megabyte; more are drawn in groups.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from importlib import resources
+from collections.abc import Iterator
 from itertools import accumulate
 
 import torch
 
 from hermetic.errors import ProbeError
+from hermetic.probe.markup import cell, document, section, soft, table
 from hermetic.probe.report import Finding, LayerReading, LeakReport
-from hermetic.probe.svg import PATTERNS, STEPS, HeatMap, Scale, escaped
+from hermetic.probe.svg import STEPS, HeatMap, Scale, escaped
 from hermetic.probe.wording import (
     headline,
     is_beyond_noise,
@@ -40,33 +40,8 @@ def page(report: LeakReport) -> str:
     Raises:
         ProbeError: ``report.reach`` is not of the report's own documents.
     """
-    style = resources.files("hermetic.probe").joinpath("page.css").read_text(encoding="utf-8")
-    title = escaped(f"{report.subject}: {report.verdict}")
     sections = (_verdict, _findings, _documents_map, _tokens_map, _layers, _documents, _instruments, _notes)
-    body = "\n".join(section(report) for section in sections)
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        '<meta name="color-scheme" content="light dark"/>'
-        f"<title>{title}</title><style>\n{style}</style></head>\n<body>{PATTERNS}\n{body}\n</body></html>\n"
-    )
-
-
-def _section(title: str, *parts: str) -> str:
-    return f"<section><h2>{escaped(title)}</h2>\n{''.join(parts)}</section>"
-
-
-def _soft(text: str) -> str:
-    return f'<p class="soft">{escaped(text)}</p>'
-
-
-def _table(head: Sequence[str], rows: Iterable[str]) -> str:
-    names = "".join(f"<th>{escaped(name)}</th>" for name in head)
-    return f'<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-
-
-def _cell(text: str, kind: str = "") -> str:
-    return f'<td class="{kind}">{escaped(text)}</td>' if kind else f"<td>{escaped(text)}</td>"
+    return document(f"{report.subject}: {report.verdict}", [section_of(report) for section_of in sections])
 
 
 def _verdict(report: LeakReport) -> str:
@@ -79,14 +54,14 @@ def _verdict(report: LeakReport) -> str:
     return (
         f'<header><h1>{escaped(report.subject)}</h1><div class="verdict {look}">'
         f"<b>{escaped(report.verdict.replace('_', ' '))}</b><span>{escaped(headline(report))}</span></div>"
-        f"{_soft(f'{measured}{noise}.')}</header>"
+        f"{soft(f'{measured}{noise}.')}</header>"
     )
 
 
 def _findings(report: LeakReport) -> str:
     if not report.findings:
         return ""
-    return _section("What was found, and the way out", *(_finding(finding) for finding in report.findings))
+    return section("What was found, and the way out", *(_finding(finding) for finding in report.findings))
 
 
 def _finding(finding: Finding) -> str:
@@ -106,7 +81,7 @@ def _documents_map(report: LeakReport) -> str:
     if not figures:
         return ""
     how = f"Row: the document that is reached. Column: the one that reaches it. {_COLOURS}"
-    return _section("Which document reaches which", _soft(how), f'<div class="maps">{"".join(figures)}</div>')
+    return section("Which document reaches which", soft(how), f'<div class="maps">{"".join(figures)}</div>')
 
 
 def _figure(report: LeakReport, matrix: torch.Tensor, name: str, when: str) -> str:
@@ -212,7 +187,7 @@ def _tokens_map(report: LeakReport) -> str:
         "Measured, not read off a mask: the gradient of each token's logits (row) at each token's embeddings (column), "
         f"through all layers. Lines are the seams between documents. {_COLOURS}"
     )
-    return _section("Which token reaches which", _soft(how), f"<figure>{drawn.svg()}{_legend(drawn)}</figure>")
+    return section("Which token reaches which", soft(how), f"<figure>{drawn.svg()}{_legend(drawn)}</figure>")
 
 
 def _layers(report: LeakReport) -> str:
@@ -222,7 +197,7 @@ def _layers(report: LeakReport) -> str:
     how = "The largest gradient of one document's outputs at another's inputs, of each layer by itself; bars are log."
     head = ("layer", "carries across", "gradient", "reaches behind a seam")
     rows = (_layer(layer, scale) for layer in report.layers)
-    return _section("Layer by layer", _soft(how), _table(head, rows))
+    return section("Layer by layer", soft(how), table(head, rows))
 
 
 def _layer(layer: LayerReading, scale: Scale | None) -> str:
@@ -230,8 +205,8 @@ def _layer(layer: LayerReading, scale: Scale | None) -> str:
     return (
         f'<tr><td class="name"><code>{escaped(layer.name)}</code> <span class="soft">{escaped(layer.kind)}</span></td>'
         f'<td class="wide"><div class="bar"><i style="width:{width:.1f}%"></i></div></td>'
-        f"{_cell(number(layer.influence), 'number ok' if layer.influence == 0.0 else 'number beyond')}"
-        f"{_cell(reach_in_words(layer.reach))}</tr>"
+        f"{cell(number(layer.influence), 'number ok' if layer.influence == 0.0 else 'number beyond')}"
+        f"{cell(reach_in_words(layer.reach))}</tr>"
     )
 
 
@@ -251,26 +226,26 @@ def _documents(report: LeakReport) -> str:
     head = ["document", "tokens", *found, *([] if report.targets is None else ["trained tokens"])]
     rows = (_document(report, document, found) for document in chosen)
     more = "" if count <= MAX_DRAWN else f" The {MAX_DRAWN} of {count} documents that differ most."
-    return _section("Document by document", _soft(f"The largest change of its logits.{more}"), _table(head, rows))
+    return section("Document by document", soft(f"The largest change of its logits.{more}"), table(head, rows))
 
 
 def _document(report: LeakReport, document: int, found: dict[str, torch.Tensor]) -> str:
-    cells = [_cell(str(document), "number"), _cell(str(report.lengths[document]), "number")]
+    cells = [cell(str(document), "number"), cell(str(report.lengths[document]), "number")]
     for values in found.values():
         size = float(values[document])
-        cells.append(_cell(number(size), "number beyond" if is_beyond_noise(report, size) else "number ok"))
+        cells.append(cell(number(size), "number beyond" if is_beyond_noise(report, size) else "number ok"))
     if report.targets is not None:
         trained = "?" if report.targets.trained is None else str(report.targets.trained[document])
         across = " and another's" if document in report.targets.across else ""
-        cells.append(_cell(f"{trained} of {report.targets.expected[document]}{across}", "beyond" if across else ""))
+        cells.append(cell(f"{trained} of {report.targets.expected[document]}{across}", "beyond" if across else ""))
     return f"<tr>{''.join(cells)}</tr>"
 
 
 def _instruments(report: LeakReport) -> str:
-    rows = [f"<tr>{_cell(name, 'number')}{_cell(read, 'text')}</tr>" for name, read in readings(report)]
-    rows += [f"<tr>{_cell(name, 'number')}{_cell(f'did not run: {why}', 'text')}</tr>" for name, why in report.not_run]
-    return _section("What was measured", _table(("instrument", "reading"), rows)) if rows else ""
+    rows = [f"<tr>{cell(name, 'number')}{cell(read, 'text')}</tr>" for name, read in readings(report)]
+    rows += [f"<tr>{cell(name, 'number')}{cell(f'did not run: {why}', 'text')}</tr>" for name, why in report.not_run]
+    return section("What was measured", table(("instrument", "reading"), rows)) if rows else ""
 
 
 def _notes(report: LeakReport) -> str:
-    return _section("Notes", *(f"<p>{escaped(note)}</p>" for note in report.note)) if report.note else ""
+    return section("Notes", *(f"<p>{escaped(note)}</p>" for note in report.note)) if report.note else ""
