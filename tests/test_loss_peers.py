@@ -47,7 +47,7 @@ def documents_in_rows():
 
 def trl_self(**settings):
     """What TRL's loss functions read of their trainer, the metrics thrown away."""
-    accelerator = SimpleNamespace(device=torch.device("cpu"), gather_for_metrics=lambda x: x)
+    accelerator = SimpleNamespace(device=torch.device("cpu"), gather=lambda x: x, gather_for_metrics=lambda x: x)
     return SimpleNamespace(
         model=SimpleNamespace(training=True),
         accelerator=accelerator,
