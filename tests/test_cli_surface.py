@@ -87,6 +87,27 @@ SURFACE = {
         "--no-trust-remote-code",
         "--json",
     },
+    "compare": {
+        "--data",
+        "--model",
+        "--capacity",
+        "--heldout",
+        "--seeds",
+        "--arms",
+        "--steps",
+        "--epochs",
+        "--rows-per-batch",
+        "--accumulation-steps",
+        "--learning-rate",
+        "--bf16",
+        "--on-overflow",
+        "--backend",
+        "--out",
+        "--html",
+        "--trust-remote-code",
+        "--no-trust-remote-code",
+        "--json",
+    },
     "atlas": {"--sealed", "--no-sealed", "--markdown", "--state", "--json"},
 }
 ARGUMENTS = {
@@ -98,6 +119,7 @@ ARGUMENTS = {
     "probe": ["model"],
     "doctor": ["command"],
     "train": [],
+    "compare": [],
     "atlas": ["types"],
 }
 
@@ -146,6 +168,7 @@ def test_the_help_of_all_names_each_command_with_a_whole_sentence():
         ["plan"],
         ["pack"],
         ["train"],
+        ["compare"],
         ["inspect"],
         ["inspect", "packed", "--check", "--duplicates"],
         ["inspect", "packed", "--check", "--show", "1"],

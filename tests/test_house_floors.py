@@ -35,7 +35,7 @@ FLOORS = {
     "report": 7,
     "cli": 7,
 }
-STAIRS = ("integrations", "train", "demo")  # on one floor; a later one may import an earlier one
+STAIRS = ("integrations", "train", "compare", "demo")  # on one floor; a later one may import an earlier one
 BACKENDS = {"reference", "sdpa", "flex", "flash", "torch_varlen"}
 
 

@@ -8,7 +8,7 @@ import transformers
 from data_helpers import everything_under
 from train_helpers import model_folder, packed_folder, tiny_network, token_file, weights_of
 
-from hermetic.demo.arms import NaiveCollator
+from hermetic.compare.arms import NaiveCollator
 from hermetic.errors import LeakError, ProbeError, TrainError
 from hermetic.integrations.transformers import PackedCollator, PaddedCollator, RowDataset, SealedTrainer
 from hermetic.seal import seal

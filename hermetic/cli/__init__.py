@@ -5,12 +5,12 @@ Exit code 0 is sound, 1 a finding (a leak, a lost token), 2 wrong usage or bad i
 
 from typing import Final
 
-from hermetic.cli import data, models, training
+from hermetic.cli import compare, data, models, training
 from hermetic.cli.common import app
 
-__all__ = ["app", "data", "main", "models", "training"]
+__all__ = ["app", "compare", "data", "main", "models", "training"]
 
-_IN_HELP: Final = ("demo", "plan", "pack", "inspect", "export", "probe", "doctor", "train", "atlas")
+_IN_HELP: Final = ("demo", "plan", "pack", "inspect", "export", "probe", "doctor", "train", "compare", "atlas")
 """Commands in the order in which one meets them."""
 
 app.registered_commands.sort(key=lambda command: _IN_HELP.index(getattr(command.callback, "__name__", "")))

@@ -16,15 +16,14 @@ Price: about seven in eight draws are rejected for ``"heldout"`` and one in eigh
 """
 
 import json
-import math
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
+from hermetic.demo.dice import Dice
 from hermetic.files import replacing
 
 __all__ = ["SYSTEM_PROMPT", "Split", "conversations", "write_conversations"]
@@ -88,37 +87,8 @@ _GREETINGS: Final = (
 )
 _THANKS: Final = ("Thank you.", "Thanks.", "Good, thank you.")
 
-_Item = TypeVar("_Item")
 
-
-class _Dice:
-    """Draws from ``Random.random`` alone: the one stream that is the same on every Python version."""
-
-    def __init__(self, seed: str) -> None:
-        self._random = Random(seed)  # noqa: S311 - reproducible data, nothing secret
-
-    def below(self, bound: int) -> int:
-        return int(self._random.random() * bound)
-
-    def pick(self, items: Sequence[_Item]) -> _Item:
-        return items[self.below(len(items))]
-
-    def some(self, items: Sequence[_Item], count: int) -> list[_Item]:
-        """``count`` different items, in random order."""
-        pool = list(items)
-        return [pool.pop(self.below(len(pool))) for _ in range(count)]
-
-    def chance(self, share: float) -> bool:
-        return self._random.random() < share
-
-    def long_tail(self, low: int, high: int) -> int:
-        """Mostly ``low`` or a little more, now and then far more: a Pareto draw, cut off at ``high``."""
-        # Square roots are rounded correctly on every machine, powers are not: this is rest to the power of 3/4.
-        root = math.sqrt(1.0 - self._random.random())
-        return min(high, int(low / (root * math.sqrt(root))))
-
-
-def _recall(facts: _Dice, words: _Dice) -> Turns:
+def _recall(facts: Dice, words: Dice) -> Turns:
     name, (thing, other) = facts.pick(_NAMES), facts.some(_THINGS, 2)
     colour, second = facts.some(_COLOURS, 2)
     told = words.pick(
@@ -131,7 +101,7 @@ def _recall(facts: _Dice, words: _Dice) -> Turns:
     return [f"{told} {asked}", f"The {thing} is {colour}."]
 
 
-def _price_list(facts: _Dice, words: _Dice) -> Turns:
+def _price_list(facts: Dice, words: Dice) -> Turns:
     goods = facts.some(_GOODS, facts.long_tail(3, len(_GOODS)))
     prices = [2 + facts.below(90) for _ in goods]
     wanted = facts.below(len(goods))
@@ -141,7 +111,7 @@ def _price_list(facts: _Dice, words: _Dice) -> Turns:
     return [f"{opened} {listed}. {asked}", f"A {goods[wanted]} costs {prices[wanted]}."]
 
 
-def _dearest(facts: _Dice, words: _Dice) -> Turns:
+def _dearest(facts: Dice, words: Dice) -> Turns:
     first, second = facts.some(_GOODS, 2)
     low = 2 + facts.below(40)
     high = low + 1 + facts.below(40)
@@ -151,42 +121,42 @@ def _dearest(facts: _Dice, words: _Dice) -> Turns:
     return [f"{told} {asked}", f"The {dear} costs more."]
 
 
-def _sum(facts: _Dice, words: _Dice) -> Turns:
+def _sum(facts: Dice, words: Dice) -> Turns:
     first, second = facts.below(30), facts.below(30)
     asked = words.pick((f"What is {first} plus {second}?", f"Add {first} and {second}.", f"{first} + {second}?"))
     return [asked, f"{first} plus {second} is {first + second}."]
 
 
-def _difference(facts: _Dice, words: _Dice) -> Turns:
+def _difference(facts: Dice, words: Dice) -> Turns:
     small = facts.below(30)
     large = small + facts.below(30)
     asked = words.pick((f"What is {large} minus {small}?", f"Take {small} from {large}."))
     return [asked, f"{large} minus {small} is {large - small}."]
 
 
-def _made_up_word(facts: _Dice) -> str:
+def _made_up_word(facts: Dice) -> str:
     return "".join(facts.pick(_SYLLABLES) for _ in range(2 + facts.below(2)))
 
 
-def _spell(facts: _Dice, words: _Dice) -> Turns:
+def _spell(facts: Dice, words: Dice) -> Turns:
     word = _made_up_word(facts)
     asked = words.pick((f"Spell {word} with dashes.", f"Write the letters of {word} with dashes between them."))
     return [asked, "-".join(word)]
 
 
-def _backwards(facts: _Dice, words: _Dice) -> Turns:
+def _backwards(facts: Dice, words: Dice) -> Turns:
     listed = [_made_up_word(facts) for _ in range(facts.long_tail(2, 12))]
     asked = words.pick(("Give these words in reverse order:", "Turn this list around:"))
     return [f"{asked} {' '.join(listed)}", " ".join(reversed(listed))]
 
 
-def _last_word(facts: _Dice, words: _Dice) -> Turns:
+def _last_word(facts: Dice, words: Dice) -> Turns:
     listed = [_made_up_word(facts) for _ in range(3 + facts.below(6))]
     asked = words.pick(("What is the last word of this line?", "Which word ends this line?"))
     return [f"{asked} {' '.join(listed)}", f"The last word is {listed[-1]}."]
 
 
-def _whereabouts(facts: _Dice, words: _Dice) -> Turns:
+def _whereabouts(facts: Dice, words: Dice) -> Turns:
     """A few turns: places are told one by one, then asked for."""
     names = facts.some(_NAMES, facts.long_tail(1, 9))
     places = [facts.pick(_PLACES) for _ in names]
@@ -201,7 +171,7 @@ def _whereabouts(facts: _Dice, words: _Dice) -> Turns:
     return turns
 
 
-def _diary(facts: _Dice, words: _Dice) -> Turns:
+def _diary(facts: Dice, words: Dice) -> Turns:
     """A long story with one question at its end: the tail of the lengths."""
     length = facts.long_tail(3, 26)
     lines = [tuple(map(facts.pick, (_NAMES, _COLOURS, _THINGS, _PLACES))) for _ in range(length)]
@@ -215,7 +185,7 @@ def _diary(facts: _Dice, words: _Dice) -> Turns:
     return [f"{told} What happened on day {day + 1}?", f"{name} {verb} a {colour} {thing} in the {place}."]
 
 
-_TOPICS: Final[tuple[Callable[[_Dice, _Dice], Turns], ...]] = (
+_TOPICS: Final[tuple[Callable[[Dice, Dice], Turns], ...]] = (
     *(_recall, _recall, _recall, _price_list, _price_list, _dearest, _sum, _difference),
     *(_spell, _backwards, _last_word, _whereabouts, _whereabouts, _diary),
 )
@@ -224,9 +194,9 @@ _TOPICS: Final[tuple[Callable[[_Dice, _Dice], Turns], ...]] = (
 
 def _messages(topic: int, facts: str, phrasing: str) -> list[dict[str, str]]:
     """The messages of one conversation: a topic, the seed of its facts and the seed of its phrasing."""
-    words = _Dice(phrasing)
+    words = Dice(phrasing)
     greeting = words.pick(_GREETINGS)
-    turns = _TOPICS[topic](_Dice(facts), words)
+    turns = _TOPICS[topic](Dice(facts), words)
     turns[0] = greeting + turns[0]
     messages = [{"role": "system", "content": SYSTEM_PROMPT}]
     messages += [{"role": ("user", "assistant")[index % 2], "content": turn} for index, turn in enumerate(turns)]
@@ -250,7 +220,7 @@ def conversations(*, count: int, seed: int, split: Split = "train") -> Iterator[
     Yields:
         One conversation with the shared system prompt first and the assistant's answer last.
     """
-    dice = _Dice(f"{split} {seed}")
+    dice = Dice(f"{split} {seed}")
     recent: deque[tuple[int, str]] = deque(maxlen=_RECENT)
     made = drawn = 0
     while made < count:
