@@ -88,6 +88,14 @@ def test_malformed_json_is_shown_with_file_and_line(tmp_path, chats):
     assert everything_under(tmp_path) == ["chats.jsonl"]
 
 
+def test_a_name_of_a_file_that_would_steer_the_terminal_is_shown_as_an_escape(tmp_path):
+    source = tmp_path / "bad\x1b[31m\x07é.jsonl"
+    source.write_text('{"text":\n')
+    result = pack(source, tmp_path / "packed")
+    refused(result, "bad\\x1b[31m\\x07é.jsonl:1: malformed JSON", code="HE601")
+    assert "\x1b[31m" not in result.stderr
+
+
 def test_a_capacity_of_0_is_bad_input(tmp_path, chats):
     refused(pack(chats, tmp_path / "packed", capacity=0), "capacity is 0", code="HE100")
 

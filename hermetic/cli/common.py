@@ -62,8 +62,9 @@ def reports_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def say_error(message: str) -> None:
-    """In red on stderr, as it is."""
-    log_console.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+    """In red on stderr; what would steer the terminal, as the name of a file may, is shown as an escape."""
+    shown = "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in message)
+    log_console.print(shown, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def progress_on_stderr(*columns: ProgressColumn, quiet: bool) -> Progress:
