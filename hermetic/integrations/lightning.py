@@ -126,6 +126,8 @@ class PackedDataModule(_class_of_lightning("LightningDataModule")):  # type: ign
         self.reduction = reduction
         self.collate_fn = collate_fn
         self.options = options
+        if evaluation is not None:  # Lightning evaluates where this is there
+            self.val_dataloader = self.evaluation_dataloader
 
     def train_dataloader(self) -> WeighedLoader:
         """This rank's micro-batches, with ``step_weight``."""
@@ -135,9 +137,9 @@ class PackedDataModule(_class_of_lightning("LightningDataModule")):  # type: ign
             loader, accumulation_steps=accumulation, num_ranks=self.trainer.world_size, reduction=self.reduction
         )
 
-    def val_dataloader(self) -> list[RowLoader]:
+    def evaluation_dataloader(self) -> RowLoader:
         """This rank's rows of the evaluation, in order; a rank without a row runs one without a target."""
-        return [] if self.evaluation is None else [self._loader(self.evaluation, seed=None)]
+        return self._loader(self.evaluation, seed=None)
 
     def _loader(self, rows: Any, **options: Any) -> RowLoader:
         return row_loader(
