@@ -30,7 +30,7 @@ test: $(READY)  ## run the tests that need neither long nor a GPU
 
 test-slow: $(READY)  ## run the long tests; those of real length files only if HERMETIC_LENGTHS_DIR names their folder
 	$(if $(HERMETIC_LENGTHS_DIR),,@echo "HERMETIC_LENGTHS_DIR is not set: the tests of real length files are left out")
-	$(RUN) -m pytest -m "slow and not gpu and not browser$(if $(HERMETIC_LENGTHS_DIR),, and not lengths)"
+	$(RUN) -m pytest -m "slow and not gpu and not browser and not stacks$(if $(HERMETIC_LENGTHS_DIR),, and not lengths)"
 
 check: $(READY)  ## lint, check the format, check the types
 	$(RUN) -m ruff check .
