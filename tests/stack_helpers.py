@@ -47,7 +47,7 @@ def losses_alone(model, documents):
     model = copy.deepcopy(model).eval()
     found = []
     for document in documents:
-        ids, labels = (torch.as_tensor(document[name]).long() for name in ("input_ids", "labels"))
+        ids, labels = (torch.tensor(np.array(document[name], np.int64)) for name in ("input_ids", "labels"))
         logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1]
         losses = torch.nn.functional.cross_entropy(logits, labels[1:], reduction="none", ignore_index=IGNORE_INDEX)
         found.append(losses[labels[1:] != IGNORE_INDEX])

@@ -9,7 +9,13 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
-LAST_LINES = {"train_sealed.py": "probe: sealed"}
+LAST_LINES = {
+    "accelerate_loop.py": "falling: True",
+    "lightning_rows.py": "probe: sealed",
+    "train_sealed.py": "probe: sealed",
+    "trl_dpo.py": "falling: True",
+    "trl_sft.py": "probe: sealed",
+}
 """How the last line that each script prints has to end."""
 
 

@@ -37,22 +37,48 @@ class PackedSFTTrainer(PackedRows, SFTTrainer):
     hermetic's are trained as they are; any other data set is TRL's to prepare, with ``packing=True`` as it documents.
     """
 
-    def __init__(self, *args: Any, train_dataset: Any = None, data_collator: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        data_collator: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Make a Trainer.
 
         Args:
             *args: as ``SFTTrainer``; ``args`` by name.
             train_dataset: rows, or a data set for TRL.
+            eval_dataset: as ``train_dataset``, or a dictionary of such.
             data_collator: as ``SFTTrainer``; ``PackedCollator()`` by default for rows of hermetic's.
             **kwargs: as ``PackedRows`` and ``SFTTrainer``.
 
         Raises:
             TrainError: rows of hermetic's came without ``args`` or with ``packing=True``; or as ``PackedRows``.
         """
-        if isinstance(train_dataset, PackedDataset | RowDataset):
-            kwargs["args"] = _unprepared(kwargs.get("args"))
-            data_collator = data_collator or PackedCollator()
-        super().__init__(*args, train_dataset=train_dataset, data_collator=data_collator, **kwargs)
+        if not isinstance(train_dataset, PackedDataset | RowDataset):
+            super().__init__(
+                *args, train_dataset=train_dataset, eval_dataset=eval_dataset, data_collator=data_collator, **kwargs
+            )
+            return
+        kwargs["args"] = _unprepared(kwargs.get("args"))
+        stand_in = _stand_in()
+        super().__init__(
+            *args,
+            train_dataset=stand_in,
+            eval_dataset=None if eval_dataset is None else stand_in,
+            data_collator=data_collator or PackedCollator(),
+            **kwargs,
+        )
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+
+
+def _stand_in() -> Any:
+    """A row that TRL, which takes data sets of one library only, may look at while it is made."""
+    import datasets
+
+    return datasets.Dataset.from_list([{"input_ids": [0, 0], "labels": [-100, -100], "seq_lengths": [2]}])
 
 
 def _unprepared(config: Any) -> Any:
