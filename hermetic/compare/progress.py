@@ -15,7 +15,7 @@ class Progress:
         self._on_step = on_step
         self._steps = steps
         self._total = runs * steps
-        self._done = 0
+        self._done = self._finished = 0
         self._start = time.perf_counter()
 
     def say(self, what: str) -> None:
@@ -24,7 +24,7 @@ class Progress:
 
     def run(self, what: str) -> Callable[[str], None]:
         """For ``fit``, which speaks once before the first step and once after each step."""
-        before, step = self._done, -1
+        before, step = self._finished, -1
 
         def stepped(_stage: str) -> None:
             nonlocal step
@@ -34,9 +34,11 @@ class Progress:
 
         return stepped
 
-    def skip(self, runs: int, steps: int = 0) -> None:
-        """So many runs will not be, and so many steps of the last one."""
-        self._total -= runs * self._steps + steps
+    def finish(self, *, skipped: int = 0) -> None:
+        """A run is over, perhaps before its last step, and so many later ones will not be."""
+        missing = self._finished + self._steps - self._done
+        self._total -= missing + skipped * self._steps
+        self._finished = self._done
 
     def _left(self) -> str:
         if not self._done:

@@ -20,15 +20,16 @@ from hermetic.compare.wording import (
     shown,
     spread_of,
 )
+from hermetic.data.show_render import printable
 
 
 def render(comparison: Comparison) -> RenderableType:
     """Every arm has a row in both tables, whether it ran or not."""
     return Group(
-        Text(introduction(comparison)),
+        Text(printable(introduction(comparison))),
         _table(comparison, LOSS_COLUMNS, {}),
         _table(comparison, COST_COLUMNS, {"used": lambda arm: f"{arm.utilization:.1%}", "probe": _verdict}),
-        *(Text(line, style="red") for line in refusals(comparison)),
+        *(Text(printable(line), style="red") for line in refusals(comparison)),
         *(Text(line, style="bold") for line in illusions(comparison)),
         Text(f"{LEGEND} {floor_in_words(comparison)}", style="dim"),
     )

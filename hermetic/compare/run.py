@@ -106,8 +106,7 @@ def run_comparison(
         floor = max(floor, start.gradient_floor)
         for tally in (tally for tally in tallies if tally.refusal is None):
             _take_turn(subject, tally, start, progress, said=f"seed {turn + 1} of {len(seeds)}, {tally.arm.name}")
-            if tally.refusal is not None:
-                progress.skip(len(seeds) - turn - 1)
+            progress.finish(skipped=0 if tally.refusal is None else len(seeds) - turn - 1)
     return Comparison(
         model=subject.name,
         data=subject.data,

@@ -1,9 +1,9 @@
 """A seeded generator of pairs of conversations that ask the same in other words and share their answer.
 
-Algorithm: a pair draws its facts (whose chest of what stands where, and the word that opens it), then phrases them
-twice; the two stand one after the other, as in a file that nobody shuffled. The question does not say the word, so
-whoever sees one conversation alone can learn how an answer reads and not which word it ends in. Whoever sees its twin
-in the same row can copy it. That is what questions about one article, one product or one ticket are to each other.
+Algorithm: a pair draws its facts (who has what, of which colour, where, made and given by whom), then asks for them
+twice; the two stand one after the other, as in a file that nobody shuffled. The question says only who, so whoever sees
+one conversation alone can learn how an answer reads and not what it says. Whoever sees its twin in the same row can
+copy it. That is what questions about one article, one product or one ticket are to each other.
 
 Guarantee: the same ``count``, ``seed`` and ``split`` give the same conversations on every machine and Python version.
 Facts of ``"train"`` and ``"heldout"`` differ, whatever the seeds: a checksum of the facts decides the side of a pair.

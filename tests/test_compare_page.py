@@ -1,0 +1,197 @@
+"""What is shown of a comparison: every arm in every table, the same numbers on the terminal and on a strict page."""
+
+import io
+import json
+import math
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+from test_probe_page import HOSTILE, objections
+
+from hermetic.compare import ARMS, ArmResult, ArmRun, Comparison, Refusal, page, render
+from hermetic.compare.curves import Curve, chart
+from hermetic.compare.wording import COLUMNS, shown, spread_of
+from hermetic.train import TrainSettings
+
+VERDICTS = dict(zip(ARMS, (None, "leak", "leak", "distortion", "sealed"), strict=True))
+
+
+def a_run(seed, *, base=1.0, illusion=0.0):
+    return ArmRun(
+        seed=seed,
+        losses=tuple(base + 2.0 / (step + 1) + 0.01 * seed for step in range(300)),
+        train_loss=base + 0.01 * seed,
+        heldout_loss=base + 0.25 + 0.01 * seed,
+        train_illusion=illusion,
+        heldout_illusion=illusion / 2,
+        logit_difference=0.5,
+        gradient_difference=1.5e-7,
+        tokens_per_second=12345.0 + seed,
+        memory=3 << 20,
+    )
+
+
+def an_arm(name, *, seeds=2, text="as it is", refusal=None):
+    illusion = 0.125 if VERDICTS[name] == "leak" else 0.0
+    return ArmResult(
+        name=name,
+        about=text,
+        utilization=0.875,
+        verdict=VERDICTS[name],
+        runs=tuple(a_run(seed, base=1.0 - illusion, illusion=illusion) for seed in range(seeds)),
+        refusal=refusal,
+    )
+
+
+def a_comparison(*, seeds=2, text="tiny"):
+    refused = an_arm("mask_only", seeds=0, text=text, refusal=Refusal(code="HE701", seed=0, reason=f"no mask: {text}"))
+    arms = tuple(refused if name == "mask_only" else an_arm(name, seeds=seeds, text=text) for name in ARMS)
+    return Comparison(
+        model=text,
+        data=text,
+        documents=1234,
+        rows=500,
+        heldout_documents=20,
+        heldout_rows=10,
+        capacity=512,
+        steps=300,
+        seeds=tuple(range(seeds)),
+        settings=TrainSettings(),
+        device="cpu",
+        gradient_floor=1e-7,
+        arms=arms,
+    )
+
+
+def on_terminal(comparison, width=200):
+    console = Console(width=width, record=True, file=io.StringIO(), color_system=None)
+    console.print(render(comparison))
+    return console.export_text()
+
+
+def parsed(text):
+    return ET.fromstring(text)  # noqa: S314 - our own page
+
+
+def lines_of(text, name):
+    return [line for line in text.splitlines() if line.startswith(f"│{name} ")]
+
+
+def test_every_arm_has_one_row_in_each_table_with_all_of_its_numbers():
+    comparison = a_comparison()
+    text = on_terminal(comparison)
+    rows = {tr[0][0].text: [td.text or "" for td in tr] for tr in parsed(page(comparison)).iter("tr") if len(tr[0])}
+    assert tuple(rows) == ARMS
+    for arm in comparison.arms:
+        assert len(lines_of(text, arm.name)) == 2
+        shown_there = " ".join(lines_of(text, arm.name))
+        for column in COLUMNS:
+            number = shown(column, spread_of(comparison, arm, column))
+            assert number in shown_there
+            assert number in rows[arm.name] or not arm.runs
+        assert "87.5%" in shown_there
+        assert "87.5%" in rows[arm.name]
+
+
+def test_an_arm_that_did_not_run_says_so_in_its_row_and_why_beside_the_tables():
+    comparison = a_comparison()
+    text, markup = on_terminal(comparison), "".join(parsed(page(comparison)).itertext())
+    for shown_there in (text, markup):
+        assert "cannot run" in shown_there
+        assert "mask_only cannot run (seed 0): HE701: no mask: tiny" in shown_there
+    assert "cannot run" in lines_of(text, "mask_only")[0]
+    assert "cannot run" not in lines_of(text, "naive")[0]
+
+
+def test_the_loss_illusion_is_said_of_arms_that_leak_and_of_no_other():
+    text = on_terminal(a_comparison())
+    assert "Loss illusion of naive: its rows cost 0.1250 nats per supervised token less than" in text
+    assert "Loss illusion of positions_only" in text
+    assert text.count("Loss illusion of") == 2
+    inverted = replace(a_comparison(), arms=(replace(an_arm("naive"), runs=(a_run(0, illusion=-0.5),)),))
+    assert "its rows cost 0.5000 nats per supervised token more than" in on_terminal(inverted)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "expected"),
+    [
+        ("train_loss", [1.0], "1.0000"),
+        ("heldout_loss", [1.0, 2.0], f"1.5000 ±{math.sqrt(0.5):.4f}"),
+        ("heldout_minus_padded", [0.25], "+0.2500"),
+        ("train_illusion", [-1e-9], "0.0000"),
+        ("gradient_difference", [1.5e-7, 1.5e-7], "1.5e-07 ±0e+00"),
+        ("tokens_per_second", [12345.6], "12,346"),
+        ("memory", [3 << 20], "3.0"),
+    ],
+)
+def test_a_number_is_shown_with_its_deviation_where_there_is_one(column, values, expected):
+    from hermetic.compare import Spread
+
+    assert shown(column, Spread.over(values)) == expected
+    assert shown(column, None) == ""
+
+
+@pytest.mark.parametrize("text", ["tiny", HOSTILE], ids=["plain", "hostile"])
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_page_is_strict_and_needs_nothing_but_itself(text, seeds):
+    whole = page(a_comparison(seeds=seeds, text=text))
+    assert whole.startswith("<!DOCTYPE html>")
+    assert objections(whole) == []
+    assert "<script>" not in whole
+    for look in range(5):
+        assert f".line.c{look}" in whole
+
+
+def test_a_hostile_name_does_not_reach_the_terminal():
+    assert "\x1b" not in on_terminal(a_comparison(text=HOSTILE.replace("\ud800", "")))
+
+
+def test_a_comparison_in_which_nothing_ran_is_shown_without_curves():
+    nothing = tuple(replace(an_arm(name, seeds=0), refusal=Refusal(code="HE400", seed=0, reason="no")) for name in ARMS)
+    comparison = replace(a_comparison(), arms=nothing)
+    assert on_terminal(comparison).count("cannot run (seed 0)") == 5
+    whole = page(comparison)
+    assert objections(whole) == []
+    assert "polyline" not in whole
+
+
+def points_of(svg, tag):
+    return [
+        [tuple(map(float, point.split(","))) for point in element.get("points").split()]
+        for element in parsed(svg).iter(tag)
+    ]
+
+
+def test_a_curve_goes_from_the_highest_loss_at_the_top_to_the_lowest_at_the_bottom():
+    (line,) = points_of(chart([Curve(name="padded", look=0, seeds=[[4.0, 3.0, 2.0]])], name="x", steps=3), "polyline")
+    assert [x for x, _ in line] == sorted({x for x, _ in line})
+    assert line[0][1] < line[1][1] < line[2][1]
+    assert line[1][1] == pytest.approx((line[0][1] + line[2][1]) / 2, abs=0.1)
+
+
+def test_the_band_of_several_seeds_holds_their_mean_and_a_single_seed_has_none():
+    seeds = [[4.0, 3.0], [2.0, 1.0]]
+    svg = chart([Curve(name="padded", look=0, seeds=seeds)], name="x", steps=2)
+    (line,), (band,) = points_of(svg, "polyline"), points_of(svg, "polygon")
+    assert len(band) == 2 * len(line)
+    for at, (x, y) in enumerate(line):
+        high, low = band[at], band[-1 - at]
+        assert high[0] == low[0] == x
+        assert high[1] < y < low[1]
+    assert points_of(chart([Curve(name="padded", look=0, seeds=seeds[:1])], name="x", steps=2), "polygon") == []
+
+
+def test_constant_losses_are_a_level_line_and_no_curve_is_no_picture():
+    (line,) = points_of(chart([Curve(name="padded", look=0, seeds=[[1.0, 1.0]])], name="x", steps=2), "polyline")
+    assert len({y for _, y in line}) == 1
+    assert chart([Curve(name="padded", look=0, seeds=[])], name="x", steps=2) == ""
+
+
+def test_the_result_is_plain_json():
+    values = json.loads(json.dumps(a_comparison().to_dict(), allow_nan=False))
+    assert [arm["name"] for arm in values["arms"]] == list(ARMS)
+    assert values["arms"][3]["refusal"]["code"] == "HE701"
+    assert values["arms"][3]["spread"]["train_loss"] is None
+    assert values["arms"][1]["spread"]["heldout_minus_padded"]["mean"] == pytest.approx(-0.125)
