@@ -1,12 +1,13 @@
 """Documents in, one PackedBatch out.
 
-Algorithm: read each document once, concatenate all of them once, check the values of the whole stream at once, then
-mask the first token of each document in one write. Guarantee: inputs are never written to, nothing is kept between
-calls, no column is lost without an error, and every error names the document. Price: O(tokens) time, two int64 values
-of memory for each token; the batch is on the CPU, in pinned memory where that is asked for.
+Algorithm: documents that are alike are concatenated and checked at once; others, and those among which something is
+wrong, are read one by one. Then the first token of each document is masked in one write. Guarantee: inputs are never
+written to, nothing is kept between calls, no column is lost without an error, and every error names the document.
+Price: O(tokens) time, two int64 values of memory for each token; the batch is on the CPU, in pinned memory if asked for.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ import torch
 
 from hermetic.batch import views
 from hermetic.batch.boundaries import Boundaries
-from hermetic.batch.columns import Column, read_column
+from hermetic.batch.columns import Column, join_columns, read_column
 from hermetic.batch.packed_batch import PackedBatch
 from hermetic.constants import IGNORE_INDEX, INT32_MAX
 from hermetic.errors import BatchError, DocumentError
 
 _COLUMNS = frozenset({"input_ids", "labels", "loss_mask"})
+_PLAIN = frozenset({frozenset({"input_ids"}), frozenset({"input_ids", "labels"})})
 
 
 def collate(
@@ -57,27 +59,68 @@ def collate(
     """
     if not documents:
         raise BatchError("there are no documents, expected at least one; skip the batch instead of making an empty one")
-    columns = [_read_document(document, index) for index, document in enumerate(documents)]
-    boundaries = Boundaries(document_lengths=tuple(len(ids) for ids, _ in columns))
+    columns = _read_at_once(documents) or _read_each(documents)
+    boundaries = Boundaries(document_lengths=tuple(columns.lengths))
     num_slots = _num_slots(boundaries.num_tokens, pad_to, pad_to_multiple)
     if type(pad_token_id) is not int or pad_token_id < 0:
         raise BatchError(
             f"pad_token_id is {pad_token_id!r}, expected a token id of 0 or more; pass the tokenizer's own"
         )
-    input_ids = _stream([ids for ids, _ in columns], num_slots, pad_token_id, pin_memory=pin_memory)
-    labels = _stream([labels for _, labels in columns], num_slots, IGNORE_INDEX, pin_memory=pin_memory)
-    _check_ids(input_ids.numpy(), columns)
-    _check_labels(labels.numpy(), columns)
+    labels = _stream(columns.labels, num_slots, IGNORE_INDEX, pin_memory=pin_memory)
     labels[views.first_tokens_from_lengths(boundaries.document_lengths)] = IGNORE_INDEX
-    return PackedBatch(input_ids=input_ids, labels=labels, boundaries=boundaries)
+    return PackedBatch(
+        input_ids=_stream(columns.ids, num_slots, pad_token_id, pin_memory=pin_memory),
+        labels=labels,
+        boundaries=boundaries,
+    )
 
 
-def _stream(parts: list[Column], num_slots: int, fill: int, *, pin_memory: bool) -> torch.Tensor:
-    """One new tensor that holds the parts end to end, and then the fill."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Columns:
+    """All documents end to end, their values in range."""
+
+    ids: Column
+    labels: Column
+    lengths: list[int]
+
+
+def _read_at_once(documents: Sequence[Mapping[str, Any]]) -> _Columns | None:
+    """Documents that are alike; None where one has to be looked at by itself, to be read or to be refused."""
+    if set(map(type, documents)) != {dict} or len(keys := set(map(frozenset, documents))) != 1:
+        return None
+    names = keys.pop()
+    if names not in _PLAIN:
+        return None
+    values = [document["input_ids"] for document in documents]
+    ids = join_columns(values)
+    if ids is None or ids.min(initial=0) < 0:
+        return None
+    lengths = list(map(len, values))
+    if len(names) == 1:
+        return _Columns(ids=ids, labels=ids, lengths=lengths)
+    values = [document["labels"] for document in documents]
+    labels = join_columns(values)
+    if labels is None or _wrong_labels(labels).any() or list(map(len, values)) != lengths:
+        return None
+    return _Columns(ids=ids, labels=labels, lengths=lengths)
+
+
+def _read_each(documents: Sequence[Mapping[str, Any]]) -> _Columns:
+    """One document after the other."""
+    columns = [_read_document(document, index) for index, document in enumerate(documents)]
+    return _Columns(
+        ids=np.concatenate([ids for ids, _ in columns]),
+        labels=np.concatenate([labels for _, labels in columns]),
+        lengths=[len(ids) for ids, _ in columns],
+    )
+
+
+def _stream(column: Column, num_slots: int, fill: int, *, pin_memory: bool) -> torch.Tensor:
+    """One new tensor that holds the column, and then the fill."""
     stream = torch.empty(num_slots, dtype=torch.int64, pin_memory=pin_memory)
-    tokens = sum(map(len, parts))
-    np.concatenate(parts, out=stream.numpy()[:tokens])
-    stream[tokens:] = fill
+    values = stream.numpy()
+    values[: len(column)] = column
+    values[len(column) :] = fill
     return stream
 
 
@@ -90,7 +133,7 @@ def _as_integers(mask: Any) -> Any:
 
 
 def _read_document(document: Mapping[str, Any], index: int) -> tuple[Column, Column]:
-    """Token ids and labels of equal length; their ranges are not checked yet, but that of a mask is."""
+    """Token ids and labels of equal length."""
     if not isinstance(document, Mapping):
         raise DocumentError(
             f"document {index} is of type {type(document).__name__}, expected a mapping with 'input_ids'; "
@@ -105,12 +148,16 @@ def _read_document(document: Mapping[str, Any], index: int) -> tuple[Column, Col
     if "input_ids" not in document:
         raise DocumentError(f"document {index} has no 'input_ids', expected its token ids; found {sorted(document)}")
     ids = read_column(document["input_ids"], "input_ids", index)
+    _refuse(ids, ids < 0, f"document {index}'s input_ids", "a token id of 0 or more")
     if len(document) == 1:
         return ids, ids
     if "labels" in document and "loss_mask" in document:
         raise DocumentError(f"document {index} has both 'labels' and 'loss_mask', expected one; drop the other")
     if "labels" in document:
-        return ids, _matching(document["labels"], "labels", index, len(ids))
+        labels = _matching(document["labels"], "labels", index, len(ids))
+        wrong = _wrong_labels(labels)
+        _refuse(labels, wrong, f"document {index}'s labels", f"a token id of 0 or more, or {IGNORE_INDEX}")
+        return ids, labels
     mask = _matching(_as_integers(document["loss_mask"]), "loss_mask", index, len(ids))
     _refuse(mask, (mask != 0) & (mask != 1), f"document {index}'s loss_mask", "0 or 1")
     return ids, np.where(mask == 1, ids, IGNORE_INDEX)
@@ -126,18 +173,9 @@ def _matching(values: Any, name: str, index: int, length: int) -> Column:
     return column
 
 
-def _check_ids(stream: Column, columns: Sequence[tuple[Column, Column]]) -> None:
-    """One look at the stream; only where a value is wrong is its document looked for."""
-    if stream.min(initial=0) < 0:
-        for index, (ids, _) in enumerate(columns):
-            _refuse(ids, ids < 0, f"document {index}'s input_ids", "a token id of 0 or more")
-
-
-def _check_labels(stream: Column, columns: Sequence[tuple[Column, Column]]) -> None:
-    if ((stream < 0) & (stream != IGNORE_INDEX)).any():
-        for index, (_, labels) in enumerate(columns):
-            wrong = (labels < 0) & (labels != IGNORE_INDEX)
-            _refuse(labels, wrong, f"document {index}'s labels", f"a token id of 0 or more, or {IGNORE_INDEX}")
+def _wrong_labels(labels: Column) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    wrong: np.ndarray[Any, np.dtype[np.bool_]] = (labels < 0) & (labels != IGNORE_INDEX)
+    return wrong
 
 
 def _refuse(column: Column, wrong: np.ndarray[Any, Any], what: str, expected: str) -> None:

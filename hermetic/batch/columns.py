@@ -1,11 +1,14 @@
-"""One column of one document to an array, at the speed of memory.
+"""Columns of documents to arrays, at the speed of memory.
 
-Algorithm: NumPy reads a list at once; a boolean among numbers can only have become a 0 or a 1, so that the types of
-those values alone are looked at. Arrays and tensors are taken as they are, in their own width.
-Guarantee: what ``int64_array`` refuses is refused with its message, and what comes out has the values that went in. It
-may share memory with the input: read only. Price: 20 ns for each value of a list, next to nothing for the others.
+Algorithm: a column that is a list in every document becomes one list and then one array, and a column of arrays or
+tensors is concatenated; Python looks at documents, never at tokens. A boolean among numbers can only have become a 0 or
+a 1, so that the types of those values alone are looked at. What is odd is read document by document.
+Guarantee: what ``int64_array`` refuses is refused with its message, and what comes out has the values that went in.
+Price: 16 ns for each value of a list, next to nothing for the others.
 """
 
+import array
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -29,7 +32,7 @@ def read_column(values: Any, name: str, index: int) -> Column:
         index: the document's, for the message.
 
     Returns:
-        ``[T]`` of any integer type whose values fit int64.
+        ``[T]`` int64; it may share memory with the input.
 
     Raises:
         DocumentError: For floats, booleans or other dimensions.
@@ -38,31 +41,52 @@ def read_column(values: Any, name: str, index: int) -> Column:
         >>> read_column([3, 5], "input_ids", 0)
         array([3, 5])
     """
-    column = _column_at_once(values)
-    if column is not None:
-        return column
     return int64_array(values, name=f"document {index}'s {name}", ndims=(1,), error=DocumentError)
 
 
-def _column_at_once(values: Any) -> Column | None:
-    """The column, or None where it has to be read with care: it is empty, odd or wrong."""
-    if isinstance(values, list | tuple):
-        return _from_list(values)
-    if isinstance(values, torch.Tensor):
-        if values.device.type != "cpu" or values.dtype.is_floating_point or values.dtype.is_complex:
-            return None
-        values = values.numpy()
-    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu" and values.dtype != np.uint64:
-        return values
-    return None
+def join_columns(values: Sequence[Any]) -> Column | None:
+    """The values of all documents end to end, or None where they have to be read one by one.
+
+    Args:
+        values: one list, NumPy array or tensor for each document.
+
+    Returns:
+        ``[T]`` of an integer type, in memory of its own or of a single document.
+
+    Example:
+        >>> join_columns([[3, 5], [7]])
+        array([3, 5, 7])
+    """
+    kinds = set(map(type, values))
+    if kinds == {list}:
+        return _from_lists(values)
+    if kinds == {np.ndarray}:
+        return _from_arrays(values)
+    return _from_tensors(values) if kinds == {torch.Tensor} else None
 
 
-def _from_list(values: list[Any] | tuple[Any, ...]) -> Column | None:
+def _from_lists(values: Sequence[list[Any]]) -> Column | None:
+    joined: list[Any] = []
+    for part in values:
+        joined += part
     try:
-        column = np.asarray(values)
-    except ValueError:  # ragged
-        return None
-    if column.ndim != 1 or column.dtype != np.int64:
+        column: Column = np.frombuffer(array.array("q", joined), np.int64)
+    except (TypeError, OverflowError, ValueError):  # floats, nested lists, numbers beyond int64; nothing at all
         return None
     bits = np.flatnonzero(column.view(np.uint64) <= 1).tolist()
-    return column if _BOOLEANS.isdisjoint(map(type, map(values.__getitem__, bits))) else None
+    return column if _BOOLEANS.isdisjoint(map(type, map(joined.__getitem__, bits))) else None
+
+
+def _from_arrays(values: Sequence[npt.NDArray[Any]]) -> Column | None:
+    plain = all(part.ndim == 1 and part.dtype.kind in "iu" and part.dtype != np.uint64 for part in values)
+    return np.concatenate(values) if plain else None
+
+
+def _from_tensors(values: Sequence[torch.Tensor]) -> Column | None:
+    kinds = {(part.device.type, part.dtype) for part in values}
+    if len(kinds) > 1 or kinds.pop() not in _PLAIN or any(part.ndim != 1 for part in values):
+        return None
+    return torch.cat(list(values)).numpy()
+
+
+_PLAIN: Final = frozenset(("cpu", dtype) for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8))
