@@ -3,7 +3,7 @@
 Algorithm: documents that are alike are concatenated and checked at once; others, and those among which something is
 wrong, are read one by one. Then the first token of each document is masked in one write. Guarantee: inputs are never
 written to, nothing is kept between calls, no column is lost without an error, and every error names the document.
-Price: O(tokens) time, two int64 values of memory for each token; the batch is on the CPU, in pinned memory if asked for.
+Price: O(tokens) time, two int64 values of memory for each token; the batch is on the CPU, pinned if that is asked for.
 """
 
 from collections.abc import Mapping, Sequence
