@@ -84,9 +84,9 @@ class _Plot:
             y = self.y(value)
             parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
             parts.append(f'<text class="axis end" x="{_LEFT - 6}" y="{y + 4}">{value:.2f}</text>')
-            x = round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * tick / _TICKS, 1)
-            side = " end" if tick == _TICKS else ""
-            step = round(self.steps * tick / _TICKS)
+        for step in sorted({round(self.steps * tick / _TICKS) for tick in range(_TICKS + 1)}):
+            x = round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * step / self.steps, 1)
+            side = " end" if step == self.steps else ""
             parts.append(f'<text class="axis{side}" x="{x}" y="{_HEIGHT - 8}">{step:,}</text>')
         return "".join(parts)
 
