@@ -182,7 +182,7 @@ def _exchanging_gradients(model: nn.Module, *, now: bool) -> Iterator[None]:
         model.set_is_last_backward(now)
         yield
     elif isinstance(model, DistributedDataParallel | FullyShardedDataParallel) and not now:
-        with model.no_sync():  # type: ignore[no-untyped-call]  # torch has no types here
+        with model.no_sync():
             yield
     else:
         yield
