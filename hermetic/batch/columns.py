@@ -66,15 +66,26 @@ def join_columns(values: Sequence[Any]) -> Column | None:
 
 
 def _from_lists(values: Sequence[list[Any]]) -> Column | None:
-    joined: list[Any] = []
-    for part in values:
-        joined += part
+    joined = array.array("q")
     try:
-        column: Column = np.frombuffer(array.array("q", joined), np.int64)
-    except (TypeError, OverflowError, ValueError):  # floats, nested lists, numbers beyond int64; nothing at all
+        for part in values:
+            joined.fromlist(part)
+    except (TypeError, OverflowError):  # floats, nested lists, numbers beyond int64
         return None
-    bits = np.flatnonzero(column.view(np.uint64) <= 1).tolist()
-    return column if _BOOLEANS.isdisjoint(map(type, map(joined.__getitem__, bits))) else None
+    column: Column = np.frombuffer(joined, np.int64) if joined else np.empty(0, np.int64)
+    return None if _has_booleans(values, np.flatnonzero(column.view(np.uint64) <= 1)) else column
+
+
+def _has_booleans(values: Sequence[list[Any]], suspects: npt.NDArray[np.int64]) -> bool:
+    """Whether a value at one of these places of the lists end to end is a boolean."""
+    if len(suspects) == 0:
+        return False
+    edges = np.cumsum([0, *map(len, values)])
+    parts = np.searchsorted(edges, suspects, side="right") - 1
+    places = suspects - edges[parts]
+    return any(
+        type(values[part][place]) in _BOOLEANS for part, place in zip(parts.tolist(), places.tolist(), strict=True)
+    )
 
 
 def _from_arrays(values: Sequence[npt.NDArray[Any]]) -> Column | None:
