@@ -110,6 +110,7 @@ def test_the_command_brings_documents_and_a_model_of_its_own_and_prints_a_table(
         (["--data", "nowhere.jsonl"], "HE700: nowhere.jsonl came without a model"),
         (["--data", "near-duplicates", "--seeds", "0"], "HE700: seeds is 0"),
         (["--data", "near-duplicates", "--arms", "padded,bare"], "HE700: arm 'bare' is unknown"),
+        (["--data", "near-duplicates", "--backend", "hope"], "HE301: backend is 'hope'"),
         (["--data", "near-duplicates", "--steps", "0"], "HE700: max_steps is 0"),
         (["--data", "near-duplicates", "--heldout", "x.jsonl"], "HE700: near-duplicates makes the documents"),
     ],

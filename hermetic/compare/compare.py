@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hermetic.attention import BACKENDS
 from hermetic.compare.arms import ARMS, arms_by_name
 from hermetic.compare.page import page
 from hermetic.compare.progress import OnStep
@@ -27,7 +28,7 @@ from hermetic.compare.rows import rows_of
 from hermetic.compare.run import Subject, run_comparison
 from hermetic.data import load_tokenizer
 from hermetic.data.folders import new_folder
-from hermetic.errors import TrainError
+from hermetic.errors import BackendError, TrainError
 from hermetic.files import write_text
 from hermetic.train import TrainSettings, check_vocabulary, check_weights, load_model
 
@@ -76,6 +77,7 @@ def compare(
 
     Raises:
         DataError: a source cannot be read or packed, or ``out`` holds something already.
+        BackendError: there is no such backend; one that this machine cannot run is the sealed arm's own reason.
         TrainError: seeds, arms, model, tokenizer and data do not fit each other.
         ArmError: the model fails on padded documents, so that there is nothing to compare with.
 
@@ -84,6 +86,8 @@ def compare(
     """
     if type(seeds) is not int or seeds < 1:
         raise TrainError(f"seeds is {seeds!r}; expected a whole number of at least 1")
+    if backend not in BACKENDS:
+        raise BackendError(f"backend is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}")
     settings = settings or TrainSettings()
     tokens_of = _tokenizer_of(model, tokenizer)
     loaded = load_tokenizer(tokens_of, trust_remote_code=trust_remote_code)
