@@ -64,7 +64,7 @@ def test_a_type_that_cannot_be_built_is_rows_with_the_reason_and_no_number():
         ("llama", ("interface",)),
         ("lfm2", ("Lfm2ShortConv", "interface")),
         ("bart", ("BartLearnedPositionalEmbedding", "interface")),
-        ("roberta", ("interface",)),
+        ("roberta", ("RobertaEmbeddings", "interface")),
         ("deepseek_v4", ("DeepseekV4DecoderLayer",)),
     ],
 )
