@@ -334,6 +334,7 @@ def test_megatrons_own_model_gives_packed_documents_the_losses_and_gradients_tha
     tmp_path, monkeypatch, layout
 ):
     require("megatron.core", "pip install megatron-core")
+    from megatron.core import parallel_state
     from megatron.core.packed_seq_params import PackedSeqParams
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))  # its rotary table asks for one
@@ -351,9 +352,10 @@ def test_megatrons_own_model_gives_packed_documents_the_losses_and_gradients_tha
         found = torch.autograd.grad(total, parameters)
         right = torch.autograd.grad(sum(part[0] for part in parts), parameters)
     finally:
+        parallel_state.destroy_model_parallel()
         torch.distributed.destroy_process_group()
 
     assert int(number) == sum(int(part[1]) for part in parts) == 9
-    assert float(total) == pytest.approx(sum(float(part[0]) for part in parts), rel=1e-6)
+    assert total.item() == pytest.approx(sum(part[0].item() for part in parts), rel=1e-6)
     for ours, theirs in zip(found, right, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 * float(theirs.abs().max()))
