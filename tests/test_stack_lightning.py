@@ -100,6 +100,8 @@ def test_every_epoch_has_each_row_once_in_an_order_of_its_own(tmp_path):
     assert epochs[0] != epochs[1]
 
 
+# the run that resumes saves nothing, which Lightning warns of
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
 def test_a_run_resumed_in_the_middle_of_an_epoch_takes_the_steps_of_one_that_did_not_stop(tmp_path):
     options = {"seed": 3, "accumulate_grad_batches": 2, "max_epochs": 2}
     saving = lightning.callbacks.ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)

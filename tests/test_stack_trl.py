@@ -27,6 +27,7 @@ from hermetic.integrations.trl import (  # noqa: E402 - TRL comes first, for it 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 COMMON = {
+    "num_train_epochs": 1,
     "learning_rate": 0.1,
     "optim": "sgd",
     "max_grad_norm": 0.0,
@@ -75,7 +76,7 @@ def test_trls_trainer_takes_a_packed_folder_and_its_step_is_that_of_the_document
     rows = PackedDataset(folder)
     documents = [document for row in rows for document in documents_of_row(row)]
     alone = losses_alone(network(), documents)
-    losses = losses_of(sft(sealed(), tmp_path, rows))
+    losses = losses_of(sft(sealed(), tmp_path, rows, num_train_epochs=1))
     evaluated = sft(sealed(), tmp_path, rows, per_device_eval_batch_size=2).evaluate()["eval_loss"]
     by_documents = sft(sealed(), tmp_path, rows, extra={"loss_reduction": "document"}).evaluate()["eval_loss"]
 
@@ -137,7 +138,7 @@ def reference():
 
 
 def dpo(folder, rows, kind, **changes):
-    options = {**COMMON, "per_device_train_batch_size": 8, "num_train_epochs": 1, "beta": 0.3, "max_length": None}
+    options = {**COMMON, "per_device_train_batch_size": 8, "beta": 0.3, "max_length": None}
     config = trl.DPOConfig(output_dir=str(folder), **{**options, **changes})
     packed = issubclass(kind, PackedDPOTrainer)
     made = seal if packed else copy.copy
