@@ -104,9 +104,13 @@ def test_every_epoch_has_each_row_once_in_an_order_of_its_own(tmp_path):
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
 def test_a_run_resumed_in_the_middle_of_an_epoch_takes_the_steps_of_one_that_did_not_stop(tmp_path):
     options = {"seed": 3, "accumulate_grad_batches": 2, "max_epochs": 2}
-    saving = lightning.callbacks.ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
+    saving = lightning.callbacks.ModelCheckpoint(
+        tmp_path / "saved", filename="{step}", every_n_train_steps=4, save_top_k=-1
+    )
     _, whole = fitted(tmp_path, **options, enable_checkpointing=True, callbacks=[saving])
-    resumed, rest = fitted(tmp_path, **options, resume=tmp_path / "step=4.ckpt")  # the first step of the second epoch
+    resumed, rest = fitted(
+        tmp_path, **options, resume=tmp_path / "saved" / "step=4.ckpt"
+    )  # the first step of the second epoch
 
     assert rest.seen == whole.seen[7:]
     assert resumed.global_step == 6
