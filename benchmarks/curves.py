@@ -35,7 +35,7 @@ from hermetic.integrations.trl import PackedSFTTrainer
 from hermetic.loss import loss_denominator, packed_loss
 
 Row = list[dict[str, Any]]
-RATE = 0.5
+RATE = 0.1
 WIDTHS = (8, 32, 64)
 ROWS_PER_STEP = 2
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
