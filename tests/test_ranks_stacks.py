@@ -279,16 +279,14 @@ def engine_gradients(rank, folder, stage, model_type):
 @pytest.mark.stacks
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(("stage", "model_type"), [(2, "llama"), (3, "llama"), (3, "qwen3_5")])
-def test_the_gradients_of_an_engine_are_those_of_one_process_in_float64_but_for_float32s_own_rounding(
-    tmp_path, stage, model_type
-):
+def test_the_gradients_of_an_engine_are_those_of_one_process_but_for_float32s_own_rounding(tmp_path, stage, model_type):
     require("deepspeed", "pip install deepspeed")
     on_ranks(engine_gradients, tmp_path, stage, model_type)
 
     for rank in range(2):
         found = json.loads((tmp_path / f"rank{rank}.json").read_text())
-        # Against float64: runs in float32 share roundings, and ZeRO-3 moves those of the delta rule's decay by 8e-6 even
-        # with one document on each rank and no seal. A step divided wrongly would be off by a tenth or more.
+        # Against float64: runs in float32 share roundings, and ZeRO-3 moves those of the delta rule's decay by 8e-6
+        # even with one document on each rank and no seal. A step divided by twice too much would be off by a half.
         assert 0 < found["floor"] < 1e-3
         assert found["apart"] < FLOOR_FACTOR * found["floor"]
 

@@ -4,8 +4,8 @@ Algorithm: ZeRO-3 gathers the parameters of each submodule when it is called. A 
 calls its submodules once for each group of documents of similar length, and ranks hold other documents, so the layer
 around such a module is made a leaf: DeepSpeed then gathers its parameters once, around all of it. (With the module
 itself as the leaf, DeepSpeed 0.19.8 failed in the backward pass of Qwen3.5, sealed or not.) A step is agreed on as in
-``hermetic.integrations.distributed``; since the engine divides each loss by ``gradient_accumulation_steps`` and averages
-over ranks, the step is divided by so much less.
+``hermetic.integrations.distributed``; since the engine divides each loss by ``gradient_accumulation_steps`` and
+averages over ranks, the step is divided by so much less.
 Guarantee: but for rounding, the gradients of an engine's step are those of one process with all documents, for ZeRO
 stages 2 and 3.
 Price: as ``hermetic.integrations.distributed``; the parameters of a leaf are in memory together.
