@@ -34,6 +34,7 @@ that scripts may match on. The code never changes its meaning; messages may be r
     │   └── ArmError                       HE701  a model cannot run an arm of a comparison
     ├── AtlasError (RuntimeError)          HE710  a model type cannot be built or run here
     ├── DoctorError (RuntimeError)         HE720  a training command cannot be examined
+    ├── AuditError (ValueError)            HE730  what is to be audited or shown cannot be read
     ├── ConformanceError (AssertionError)  HE800  a backend breaks a law of packed attention
     └── MissingDependencyError             HE900  an optional package is not installed (ImportError)
 """
@@ -237,6 +238,12 @@ class DoctorError(HermeticError, RuntimeError):
     """A training command cannot be examined: it is not found, ended too early, or has no batch of token ids."""
 
     code = "HE720"
+
+
+class AuditError(HermeticError, ValueError):
+    """A configuration, script, batch or folder that is to be audited or shown cannot be read, or is of no known kind."""
+
+    code = "HE730"
 
 
 class ConformanceError(HermeticError, AssertionError):

@@ -10,7 +10,10 @@ from hermetic.cli.common import app
 
 __all__ = ["app", "compare", "data", "main", "models", "training"]
 
-_IN_HELP: Final = ("demo", "plan", "pack", "inspect", "export", "probe", "doctor", "train", "compare", "atlas")
+_IN_HELP: Final = (
+    *("demo", "plan", "pack", "inspect", "export", "show"),
+    *("audit", "explain", "probe", "doctor", "train", "compare", "atlas"),
+)
 """Commands in the order in which one meets them."""
 
 app.registered_commands.sort(key=lambda command: _IN_HELP.index(getattr(command.callback, "__name__", "")))
