@@ -19,9 +19,9 @@ from torch import nn
 
 import hermetic
 from hermetic.errors import ProbeError, UnsupportedError
+from hermetic.markup import STEPS, Scale, escaped
 from hermetic.probe import Finding, LayerReading, LeakReport, TargetReading, reach, token_reach, with_details
 from hermetic.probe.page import MAX_DRAWN, page
-from hermetic.probe.svg import STEPS, Scale, escaped
 from hermetic.probe.wording import headline
 
 BROWSER = Path(__file__).with_name("browser.py")

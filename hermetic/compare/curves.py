@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from hermetic.probe.svg import escaped
+from hermetic.markup import escaped
 
 _POINTS: Final = 120
 _WIDTH, _HEIGHT = 720, 320

@@ -20,8 +20,7 @@ from hermetic.compare.wording import (
     shown,
     spread_of,
 )
-from hermetic.probe.markup import cell, document, section, soft, table
-from hermetic.probe.svg import escaped
+from hermetic.markup import cell, document, escaped, section, soft, table
 
 _FACTS = ("used", "probe")
 

@@ -12,14 +12,12 @@ from itertools import accumulate
 import torch
 
 from hermetic.errors import ProbeError
-from hermetic.probe.markup import cell, document, section, soft, table
+from hermetic.markup import STEPS, HeatMap, Scale, cell, document, escaped, number, section, soft, table
 from hermetic.probe.report import Finding, LayerReading, LeakReport
-from hermetic.probe.svg import STEPS, HeatMap, Scale, escaped
 from hermetic.probe.wording import (
     headline,
     is_beyond_noise,
     measured_pairs,
-    number,
     reach_in_words,
     readings,
     size_of,

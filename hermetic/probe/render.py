@@ -9,8 +9,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from hermetic.probe.svg import Scale
-from hermetic.probe.wording import headline, measured_pairs, number, reach_in_words, readings, size_of
+from hermetic.markup import Scale, number
+from hermetic.probe.wording import headline, measured_pairs, reach_in_words, readings, size_of
 
 if TYPE_CHECKING:
     from hermetic.probe.report import Finding, LayerReading, LeakReport

@@ -4,15 +4,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hermetic.markup import number
 from hermetic.seal.measure import FLOOR_FACTOR
 
 if TYPE_CHECKING:
     from hermetic.probe.report import Finding, LeakReport
-
-
-def number(value: float) -> str:
-    """Two digits, and ``0`` for an exact zero alone: ``0``, ``3.7e+00``."""
-    return "0" if value == 0.0 else f"{value:.1e}"
 
 
 def size_of(finding: "Finding") -> str:

@@ -4,12 +4,11 @@ Colours are classes, so that the page's style decides for light, dark and paper:
 documents, ``b0`` to ``b6`` for what stays in one, ``z`` for an exact zero, ``n`` for what was not measured.
 """
 
-import html
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from hermetic.probe.wording import number
+from hermetic.markup.text import escaped, number
 
 STEPS = 7
 """Colours of a scale, from the smallest to the largest number that is not zero."""
@@ -17,12 +16,6 @@ STEPS = 7
 _MARGIN = 34
 _NUMBERS_UP_TO = 8
 """Squares of so many documents have room for their numbers."""
-
-
-def escaped(text: str) -> str:
-    """Text for an element or a quoted attribute; characters that no page may hold become U+FFFD."""
-    allowed = (c if c in "\t\n" or c.isprintable() or c == "\u00a0" else "\ufffd" for c in text)
-    return html.escape("".join(allowed))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,12 +6,13 @@ Guarantee: a page holds its style and asks for nothing else; it follows the read
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
-from hermetic.probe.svg import PATTERNS, escaped
+from hermetic.markup.heatmap import PATTERNS
+from hermetic.markup.text import escaped
 
 
 def document(title: str, sections: Iterable[str], *, style: str = "") -> str:
     """The text of an HTML file; ``style`` is CSS that follows the common one."""
-    common = resources.files("hermetic.probe").joinpath("page.css").read_text(encoding="utf-8")
+    common = resources.files("hermetic.markup").joinpath("page.css").read_text(encoding="utf-8")
     body = "\n".join(sections)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'

@@ -1,0 +1,22 @@
+"""Text that may stand in a page, whatever it holds, and numbers as pages and terminals write them."""
+
+import html
+
+
+def escaped(text: str) -> str:
+    """Text for an element or a quoted attribute.
+
+    Markup is escaped; characters that no page may hold, and those that would not show as themselves (controls, marks
+    that turn the direction of writing), become U+FFFD.
+
+    Example:
+        >>> escaped("a < b")
+        'a &lt; b'
+    """
+    allowed = (c if c in "\t\n" or c.isprintable() or c == "\u00a0" else "\ufffd" for c in text)
+    return html.escape("".join(allowed))
+
+
+def number(value: float) -> str:
+    """Two digits, and ``0`` for an exact zero alone: ``0``, ``3.7e+00``."""
+    return "0" if value == 0.0 else f"{value:.1e}"
