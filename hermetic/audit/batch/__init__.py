@@ -1,0 +1,1 @@
+"""The audit of a batch: its tensors, what each of them says about documents, and the checks."""
