@@ -10,7 +10,15 @@ from types import MappingProxyType
 from typing import Final
 
 from hermetic.audit.rule import Rule
-from hermetic.audit.rules import measured_isolation
+from hermetic.audit.rules import (
+    measured_calls,
+    measured_isolation,
+    measured_positions,
+    measured_reading,
+    measured_state,
+    measured_targets,
+    measured_weights,
+)
 
 TOPICS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -26,7 +34,15 @@ TOPICS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What the hundreds of the codes are about."""
 
-_MODULES: Final = (measured_isolation,)
+_MODULES: Final = (
+    measured_calls,
+    measured_isolation,
+    measured_positions,
+    measured_reading,
+    measured_state,
+    measured_targets,
+    measured_weights,
+)
 
 
 def by_code(rules: Iterable[Rule]) -> Mapping[str, Rule]:

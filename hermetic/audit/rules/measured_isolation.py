@@ -1,43 +1,27 @@
-"""Topic 1, found by running: one document reaches another, and what in the call lets it."""
+"""Topic 1, found by running: one document reaches another, or a token its own future."""
 
 from typing import Final
 
-from hermetic.audit.rule import Example, Rule
-
-_BY_POSITIONS: Final = """\
-import hermetic
-from hermetic.atlas import build_tiny
-
-model = build_tiny("llama")
-
-
-def forward(batch):
-    positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], position_ids=positions, use_cache=False).logits
-
-
-report = hermetic.probe(forward)
-"""
+from hermetic.audit.rule import Rule
+from hermetic.audit.rules.measured_examples import run
 
 RULES: Final = (
     Rule(
         code="HM100",
         name="document-reached",
-        what="One document moves the output of another one of its row, and the finding names the first module that "
+        what="One document moves the output of another one of its row; the finding names the first module that "
         "lets it.",
-        why="The model is trained on text that nobody wrote: answers that depend on a stranger's question. The loss "
-        "falls all the same. In tiny models of 24 families that were called with right positions, no mask and no "
-        "cache, 11 let documents through: GPT-OSS moved the logits of the next document by 3.6, OPT by 3.4, where a "
-        "sound path shows 1e-6.",
-        bad=Example(
-            door="run",
-            text="""\
-import hermetic
-from hermetic.atlas import build_tiny
+        why="The model is trained on text that nobody wrote, such as answers that depend on a stranger's question, and "
+        "the loss falls all the same. Called as it should be, GPT-OSS moved the next document's logits by 3.6 and OPT "
+        "by 3.4, where a sound path shows 1e-6; of 193 types of models in transformers 5.24, 110 passed.",
+        bad=run("""\
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-AttentionInterface.register("mine", sdpa_attention_forward)  # no mask function is registered, so there is no mask
+import hermetic
+from hermetic.atlas import build_tiny
+
+AttentionInterface.register("mine", sdpa_attention_forward)  # no mask function of that name, so there is no mask
 model = build_tiny("llama", attn_implementation="mine")
 
 
@@ -47,20 +31,18 @@ def forward(batch):
 
 
 report = hermetic.probe(forward)
-""",
-        ),
-        good=Example(
-            door="run",
-            text="""\
-import hermetic
-from hermetic.atlas import build_tiny
+"""),
+        good=run("""\
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-AttentionInterface.register("mine_with_a_mask", sdpa_attention_forward)
-AttentionMaskInterface.register("mine_with_a_mask", sdpa_mask)
-model = build_tiny("llama", attn_implementation="mine_with_a_mask")
+import hermetic
+from hermetic.atlas import build_tiny
+
+AttentionInterface.register("mine_and_masked", sdpa_attention_forward)
+AttentionMaskInterface.register("mine_and_masked", sdpa_mask)
+model = build_tiny("llama", attn_implementation="mine_and_masked")
 
 
 def forward(batch):
@@ -69,10 +51,9 @@ def forward(batch):
 
 
 report = hermetic.probe(forward)
-""",
-        ),
-        fix="Call hermetic.seal(model): it isolates the documents of every module, or names the one that it cannot "
-        "isolate. What stands beside this finding in a report, such as HM101, is what in the call let it happen.",
+"""),
+        fix="Call hermetic.seal(model), which isolates its documents or names the module that it cannot isolate. A "
+        "code beside this one, such as HM101, says what in the call let it happen.",
         sources=(
             "huggingface/trl#1230",
             "huggingface/transformers#39997",
@@ -81,44 +62,58 @@ report = hermetic.probe(forward)
         ),
     ),
     Rule(
-        code="HM101",
-        name="mask-of-ones",
-        what="An attention_mask of nothing but ones is passed next to positions that restart.",
-        why="transformers looks for packed documents only where no mask is given, so a mask that masks nothing turns "
-        "isolation off. A tokenizer or a padding collator adds one by itself. In a tiny Llama with documents of 3 and "
-        "5 tokens it moves the second document's logits by 4.3; without it, by 1e-6.",
-        bad=Example(
-            door="run",
-            text="""\
+        code="HM104",
+        name="boundary-off-by-one",
+        what="Only the token before a seam, or only the one behind it, belongs to the wrong document.",
+        why="The first token of a document sees the whole document before it, or a last token is seen by the whole "
+        "next one. An average hides it, for one token of each document changes: the example moves it by 7.3 logits. "
+        "Separators that are counted into the wrong document, and windows that count the current token or do not, are "
+        "reported as this mistake.",
+        bad=run("""\
 import hermetic
-import torch
 from hermetic.atlas import build_tiny
 
 model = build_tiny("llama")
 
 
 def forward(batch):
-    ones = torch.ones_like(batch.input_ids[None])
-    return model(**batch.model_inputs(), attention_mask=ones).logits
+    numbers = batch.boundaries.document_ids.roll(1)  # a document's first token is counted into the one before
+    numbers[0] = 0
+    mask = (numbers[:, None] == numbers[None, :]).tril()[None, None]
+    positions = batch.boundaries.position_ids[None]
+    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
 
 
 report = hermetic.probe(forward)
-""",
-        ),
-        good=Example(door="run", text=_BY_POSITIONS),
-        fix="Leave the mask out, or call hermetic.seal(model), which makes nothing of it.",
-        sources=("huggingface/transformers#46634", "leaks/all_ones_mask.py"),
+"""),
+        good=run("""\
+import hermetic
+from hermetic.atlas import build_tiny
+
+model = build_tiny("llama")
+
+
+def forward(batch):
+    numbers = batch.boundaries.document_ids
+    mask = (numbers[:, None] == numbers[None, :]).tril()[None, None]
+    positions = batch.boundaries.position_ids[None]
+    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+
+
+report = hermetic.probe(forward)
+"""),
+        fix="Count cu_seqlens and masks again: they start at 0, and each edge is the first token of the next document. "
+        "hermetic.collate makes them from the lengths.",
+        sources=("OpenEvaByte/evabyte#10", "NVIDIA-NeMo/Megatron-Bridge#2656"),
     ),
     Rule(
-        code="HM102",
-        name="cache-in-training",
-        what="The model makes a cache while it trains: use_cache was left at the default of its configuration.",
-        why="With a cache, transformers does not look for packed documents, and use_cache is true unless it is told "
-        "otherwise, in training too. In a tiny Llama this moves the second of two documents by 4.3 logits. Its own "
-        "Trainer turns the cache off; a loop of one's own has to.",
-        bad=Example(
-            door="run",
-            text="""\
+        code="HM105",
+        name="sees-its-own-future",
+        what="A token sees later tokens of its own document.",
+        why="The model reads the answer that it is asked for, so the loss looks wonderful and nothing is learned: Doge "
+        "read a text at perplexity 5.0 where it is 16.1. Packed or not, a mask that knows the documents and forgets "
+        "the order does the same.",
+        bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
 
@@ -126,14 +121,32 @@ model = build_tiny("llama")
 
 
 def forward(batch):
-    return model(input_ids=batch.input_ids[None], position_ids=batch.boundaries.position_ids[None]).logits
+    numbers = batch.boundaries.document_ids
+    mask = (numbers[:, None] == numbers[None, :])[None, None]  # the same document, and no triangle
+    positions = batch.boundaries.position_ids[None]
+    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
 
 
 report = hermetic.probe(forward)
-""",
-        ),
-        good=Example(door="run", text=_BY_POSITIONS),
-        fix="Pass use_cache=False, or set model.config.use_cache = False, or call hermetic.seal(model).",
-        sources=("huggingface/transformers#39194", "huggingface/transformers#42586", "leaks/default_cache.py"),
+"""),
+        good=run("""\
+import hermetic
+from hermetic.atlas import build_tiny
+from hermetic.batch.dialects import dense_mask
+
+model = build_tiny("llama")
+
+
+def forward(batch):
+    mask = dense_mask(batch.boundaries)[None, None]
+    positions = batch.boundaries.position_ids[None]
+    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+
+
+report = hermetic.probe(forward)
+"""),
+        fix="Check is_causal and the attention implementation; a mask of your own has to hold the triangle as well as "
+        "the blocks, as hermetic.batch.dialects.dense_mask does.",
+        sources=("huggingface/transformers#48821", "leaks/bias_instead_of_a_mask.py"),
     ),
 )

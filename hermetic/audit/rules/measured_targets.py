@@ -1,0 +1,111 @@
+"""Topic 4, found by running: what tokens are trained to predict."""
+
+from typing import Final
+
+from hermetic.audit.rule import Rule
+from hermetic.audit.rules.measured_examples import WITH_LABELS, run
+
+RULES: Final = (
+    Rule(
+        code="HM401",
+        name="target-over-the-seam",
+        what="The last token of a document is trained to predict the first token of the next one.",
+        why="Attention may be isolated and the target is not: each document but the last one of a row teaches the "
+        "model to guess a stranger's first word in place of stopping. Of the stacks that the doctor was run on, "
+        "Axolotl 0.19 does so with plain texts.",
+        bad=run("""\
+import hermetic
+from hermetic.atlas import build_tiny
+
+model = build_tiny("llama")
+
+
+def forward(batch):
+    inputs = batch.model_inputs()
+    inputs["labels"] = inputs["input_ids"]  # as a collator for padded rows makes them
+    return model(**inputs)
+
+
+report = hermetic.probe(forward)
+"""),
+        good=WITH_LABELS,
+        fix="Put -100 on the first token of every document, as hermetic.collate does; or call hermetic.seal(model), "
+        "which takes these labels away.",
+        sources=(
+            "meta-pytorch/torchtune#2613",
+            "pytorch/torchtitan#4075",
+            "verl-project/verl#6475",
+            "leaks/labels_across_the_seam.py",
+            "docs/doctor.md",
+        ),
+    ),
+    Rule(
+        code="HM402",
+        name="supervised-tokens-untrained",
+        what="Tokens that are supervised carry no loss.",
+        why="A mask of labels took away too much. Where padding is the token that ends a text, masking it by value "
+        "takes the end of every document, and the model never learns to stop: two of the five supervised tokens of the "
+        "example.",
+        bad=run("""\
+import hermetic
+from hermetic.atlas import build_tiny
+
+END = PAD = 2
+documents = [{"input_ids": [5, 6, 7, END]}, {"input_ids": [8, 9, END]}]
+model = build_tiny("llama")
+
+
+def forward(batch):
+    inputs = batch.model_inputs()
+    inputs["labels"] = inputs["labels"].masked_fill(inputs["input_ids"] == PAD, -100)
+    return model(**inputs)
+
+
+report = hermetic.probe(forward, documents=documents)
+"""),
+        good=run("""\
+import hermetic
+from hermetic.atlas import build_tiny
+
+END = 2
+documents = [{"input_ids": [5, 6, 7, END]}, {"input_ids": [8, 9, END]}]
+model = build_tiny("llama")
+
+report = hermetic.probe(lambda batch: model(**batch.model_inputs()), documents=documents)
+"""),
+        fix="Mask labels by place, never by the value of a token: each supervised token but a document's first has to "
+        "be predicted.",
+        sources=(
+            "NVIDIA-NeMo/Megatron-Bridge#5213",
+            "NVIDIA-NeMo/Megatron-Bridge#4660",
+            "huggingface/trl#3728",
+        ),
+    ),
+    Rule(
+        code="HM403",
+        name="shifted-twice-or-never",
+        what="Each token is trained to predict itself, or the one after the next.",
+        why="Labels that were shifted before are shifted again by the model; or a loss of one's own shifts none. The "
+        "loss is a number like any other: a packer's own labels, fed to a transformers model, gave 4.49 where the mean "
+        "over tokens is 4.68.",
+        bad=run("""\
+import hermetic
+from hermetic.atlas import build_tiny
+
+model = build_tiny("llama")
+
+
+def forward(batch):
+    inputs = batch.model_inputs()
+    inputs["labels"] = inputs["labels"].roll(-1)  # and the model shifts them, too
+    return model(**inputs)
+
+
+report = hermetic.probe(forward)
+"""),
+        good=WITH_LABELS,
+        fix="Pass labels as input_ids has the tokens (unshifted), with -100 where nothing is to be learned, and let "
+        "the loss shift them once.",
+        sources=("pytorch/torchtitan#2755", "docs/loss.md"),
+    ),
+)
