@@ -30,6 +30,7 @@ from hermetic.data import load_tokenizer
 from hermetic.data.folders import new_folder
 from hermetic.errors import BackendError, TrainError
 from hermetic.files import write_text
+from hermetic.markup import require_plots
 from hermetic.train import TrainSettings, check_vocabulary, check_weights, load_model
 
 RESULT_NAME = "comparison.json"
@@ -80,6 +81,7 @@ def compare(
         BackendError: there is no such backend; one that this machine cannot run is the sealed arm's own reason.
         TrainError: seeds, arms, model, tokenizer and data do not fit each other.
         ArmError: the model fails on padded documents, so that there is nothing to compare with.
+        MissingDependencyError: ``out`` is given, and matplotlib is not installed, which draws the curves of its page.
 
     Example:
         ``compare(model="./model", data="chats.jsonl", capacity=4096, seeds=3).arm("naive").spread("train_illusion")``
@@ -88,6 +90,8 @@ def compare(
         raise TrainError(f"seeds is {seeds!r}; expected a whole number of at least 1")
     if backend not in BACKENDS:
         raise BackendError(f"backend is {backend!r}; expected one of {', '.join(map(repr, BACKENDS))}")
+    if out is not None:
+        require_plots()
     settings = settings or TrainSettings()
     tokens_of = _tokenizer_of(model, tokenizer)
     loaded = load_tokenizer(tokens_of, trust_remote_code=trust_remote_code)

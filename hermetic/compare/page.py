@@ -1,49 +1,67 @@
 """A comparison as one page: no network, no script; curves are inline SVG, and all text is escaped.
 
 Guarantee: the same numbers as on the terminal, one row for each arm, and the reason of every arm that did not run.
-Price: some tens of kilobytes.
+Price: some hundred kilobytes, and the time of :mod:`hermetic.markup.plot`.
 """
 
-from importlib import resources
-
 from hermetic.compare.arms import ARMS
-from hermetic.compare.curves import Curve, chart, swatch
+from hermetic.compare.curves import line_of, middles
 from hermetic.compare.records import ArmResult, Comparison
 from hermetic.compare.wording import (
     COLUMNS,
     LEGEND,
     NOT_RUN,
+    advice,
     floor_in_words,
+    headline,
     illusions,
     introduction,
     refusals,
     shown,
     spread_of,
 )
-from hermetic.markup import cell, document, escaped, section, soft, table
+from hermetic.markup import Lines, Section, Verdict, cell, document, escaped, row, section, soft, table
 
 _FACTS = ("used", "probe")
 
 
 def page(comparison: Comparison) -> str:
-    """The comparison as the text of an HTML file."""
-    style = resources.files("hermetic.compare").joinpath("page.css").read_text(encoding="utf-8")
-    title = f"{comparison.model} on {comparison.data}: {len(comparison.arms)} ways to lay out the same documents"
-    head = f"<header><h1>{escaped(title)}</h1>{soft(introduction(comparison))}</header>"
-    sections = (_refusals(comparison), _table(comparison), _illusions(comparison), _curves(comparison))
-    return document(title, [head, *sections], style=style)
+    """The comparison as the text of an HTML file.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    sections = (_to_do, _refusals, _table, _illusions, _curves)
+    return document(_verdict(comparison), [section_of(comparison) for section_of in sections])
 
 
-def _refusals(comparison: Comparison) -> str:
+def _verdict(comparison: Comparison) -> Verdict:
+    look, word, sentence = headline(comparison)
+    return Verdict(
+        kind="compare",
+        subject=f"{comparison.model} on {comparison.data}: {len(comparison.arms)} ways to lay out the same documents",
+        look=look,
+        word=word,
+        sentence=sentence,
+        facts=introduction(comparison),
+    )
+
+
+def _to_do(comparison: Comparison) -> Section:
+    return section("What to do", *(f"<p>{escaped(line)}</p>" for line in advice(comparison)))
+
+
+def _refusals(comparison: Comparison) -> Section | None:
     lines = refusals(comparison)
     found = "".join(f'<div class="finding"><p>{escaped(line)}</p></div>' for line in lines)
-    return section("What did not run", found) if lines else ""
+    return section("What did not run", found) if lines else None
 
 
-def _table(comparison: Comparison) -> str:
+def _table(comparison: Comparison) -> Section:
     head = ("arm", *COLUMNS.values(), *_FACTS)
-    rows = table(head, (_row(comparison, arm) for arm in comparison.arms))
-    return section("Arm by arm", rows, soft(f"{LEGEND} {floor_in_words(comparison)}"))
+    lines = (_row(comparison, arm) for arm in comparison.arms)
+    whole = table(head, lines, name="Arm by arm", numbers=range(1, len(head) - 1))
+    return section("Arm by arm", whole, soft(f"{LEGEND} {floor_in_words(comparison)}"))
 
 
 def _row(comparison: Comparison, arm: ArmResult) -> str:
@@ -52,27 +70,33 @@ def _row(comparison: Comparison, arm: ArmResult) -> str:
         numbers[0] = NOT_RUN
     verdict = (arm.verdict or "-").replace("_", " ")
     look = {"sealed": "ok", "leak": "beyond"}.get(verdict, "")
-    name = f'<td class="name"><code>{escaped(arm.name)}</code> <span class="soft">{escaped(arm.about)}</span></td>'
-    cells = "".join(cell(number, "number") for number in (*numbers, f"{arm.utilization:.1%}"))
-    return f"<tr>{name}{cells}{cell(verdict, look)}</tr>"
+    cells = [cell(number, "number") for number in (*numbers, f"{arm.utilization:.1%}")]
+    about = f'<br/><span class="soft">{escaped(arm.about)}</span>'
+    return row(arm.name, *cells, cell(verdict, look), kind="name", more=about)
 
 
-def _illusions(comparison: Comparison) -> str:
+def _illusions(comparison: Comparison) -> Section | None:
     lines = illusions(comparison)
-    return section("The loss illusion", *(f"<p>{escaped(line)}</p>" for line in lines)) if lines else ""
+    return section("The loss illusion", *(f"<p>{escaped(line)}</p>" for line in lines)) if lines else None
 
 
-def _curves(comparison: Comparison) -> str:
+def _curves(comparison: Comparison) -> Section | None:
     drawn = [arm for arm in comparison.arms if arm.runs]
     if not drawn:
-        return ""
-    curves = [Curve(name=arm.name, look=ARMS.index(arm.name), seeds=[run.losses for run in arm.runs]) for arm in drawn]
-    name = f"train loss of {', '.join(arm.name for arm in drawn)} over {comparison.steps} steps"
-    legend = "".join(f"<span>{swatch(curve.look)}{escaped(curve.name)}</span>" for curve in curves)
-    how = (
-        "Train loss in nats per supervised token, as each arm lays out its rows, over optimizer steps: the mean of the "
-        "seeds, in a band from the lowest to the highest. Losses of arms whose documents see each other are not to be "
-        "compared with the others: part of them is the illusion."
+        return None
+    names = ", ".join(arm.name for arm in drawn)
+    lines = [line_of(arm.name, ARMS.index(arm.name), [run.losses for run in arm.runs]) for arm in drawn]
+    about = (
+        "Train loss as each arm lays out its rows: the mean of the seeds, in a band from the lowest to the highest. "
+        "Losses of arms whose documents see each other are not to be compared with the others: part of them is the "
+        "illusion."
     )
-    picture = f'<figure>{chart(curves, name=name, steps=comparison.steps)}<div class="legend">{legend}</div></figure>'
-    return section("Training", soft(how), picture)
+    plot = Lines(
+        name=f"train loss of {names} over {comparison.steps:,} steps",
+        about=about,
+        points=middles(len(drawn[0].runs[0].losses)),
+        lines=lines,
+        across="optimizer step",
+        up="nats per supervised token",
+    )
+    return section("Training", plot.figure())

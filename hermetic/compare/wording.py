@@ -1,6 +1,7 @@
 """What a comparison says in words, for the terminal and for the page."""
 
 from hermetic.compare.records import MEASURES, ArmResult, Comparison, Spread
+from hermetic.markup import Look
 
 NOT_RUN = "cannot run"
 
@@ -60,6 +61,47 @@ def introduction(comparison: Comparison) -> str:
         f"{comparison.capacity:,} tokens, {comparison.heldout_documents:,} held out; {comparison.steps:,} steps "
         f"for each arm with each of {seeds} seed{'s' if seeds > 1 else ''}, on {comparison.device}."
     )
+
+
+def headline(comparison: Comparison) -> tuple[Look, str, str]:
+    """What came out for sealed rows, in a word and in sentences; no more than was measured."""
+    sealed = comparison.arm("sealed")
+    if sealed is None:
+        return "unsure", "not sealed", f"Sealed rows were not among the arms. {_leaking(comparison)}".strip()
+    if sealed.refusal is not None:
+        return "bad", f"sealed {NOT_RUN}", f"{sealed.refusal.code}: {sealed.refusal.reason}"
+    if sealed.verdict is None:
+        return "unsure", "no neighbours", "No row that was probed holds two documents, so nothing was there to seal."
+    gradient = spread_of(comparison, sealed, "gradient_difference")
+    assert gradient is not None  # noqa: S101 - an arm without a refusal has run
+    how = (
+        f"In sealed rows no document reaches another, and their gradients differ from padded ones by "
+        f"{gradient.mean:.1e}, where rounding alone makes {comparison.gradient_floor:.1e}."
+    )
+    return "good", "sealed", f"{how} {_leaking(comparison)}".strip()
+
+
+def _leaking(comparison: Comparison) -> str:
+    """Which arms leak."""
+    names = [arm.name for arm in comparison.arms if arm.verdict == "leak"]
+    return f"Documents reach each other in {' and '.join(names)}." if names else ""
+
+
+def advice(comparison: Comparison) -> list[str]:
+    """What to do after it, in sentences."""
+    look, _, _ = headline(comparison)
+    leaking = [arm.name for arm in comparison.arms if arm.verdict == "leak"]
+    lines = {
+        "good": ["Train on sealed rows: hermetic train, or hermetic.seal(model) in your own loop."],
+        "bad": ["Train padded until sealed rows run: what stopped them is below."],
+        "unsure": ["Compare again with --arms padded,sealed, on rows that hold several documents."],
+    }[look]
+    if leaking:
+        lines.append(
+            "Look at the held-out loss: it asks every arm the same question. The train loss of "
+            f"{' and '.join(leaking)} does not, because part of it is the context of other documents."
+        )
+    return lines
 
 
 def floor_in_words(comparison: Comparison) -> str:

@@ -14,6 +14,9 @@ STEPS = 7
 """Colours of a scale, from the smallest to the largest number that is not zero."""
 
 _MARGIN = 34
+_SMALLEST = 0.8
+"""How far a picture may shrink, so that its text can be read."""
+
 _NUMBERS_UP_TO = 8
 """Squares of so many documents have room for their numbers."""
 
@@ -63,16 +66,19 @@ class HeatMap:
     labels: Sequence[str]
     seams: Sequence[int] = ()
     """Where lines are drawn between rows and between columns."""
+    about: str = ""
+    """What there is to see in it, for those who cannot."""
 
     def svg(self) -> str:
-        """The picture, as wide as there is room."""
+        """The picture, as wide as there is room; where there is little it scrolls, and stays legible."""
         count, size = len(self.values), _size(len(self.values))
         width = _MARGIN + count * size + 2
         scales = {kind: self.scale(own=own) for kind, own in (("a", False), ("b", True))}
         squares = "".join(self._square(i, j, size, scales) for i in range(count) for j in range(count))
         return (
-            f'<svg role="img" aria-label="{escaped(self.name)}" viewBox="0 0 {width} {width}" '
-            f'style="max-width:{width}px">{self._axes(size)}{squares}{self._seams(size)}</svg>'
+            f'<svg role="img" class="map" aria-label="{escaped(self.name)}" viewBox="0 0 {width} {width}" '
+            f'style="max-width:{width}px;min-width:{width * _SMALLEST:.0f}px"><desc>{escaped(self.about)}</desc>'
+            f"{self._axes(size)}{squares}{self._seams(size)}</svg>"
         )
 
     def scale(self, *, own: bool) -> Scale | None:

@@ -6,13 +6,31 @@ Guarantee: a square without a colour is an exact zero; a square that was not mea
 Price: about 200 bytes for each square, so 64 documents take a megabyte; more are drawn in groups.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import torch
 
 from hermetic.errors import ProbeError
-from hermetic.markup import STEPS, HeatMap, Scale, cell, document, escaped, number, section, soft, table
+from hermetic.markup import (
+    STEPS,
+    HeatMap,
+    Scale,
+    Section,
+    Verdict,
+    cell,
+    document,
+    escaped,
+    facts,
+    finding,
+    number,
+    ornament,
+    row,
+    scrolling,
+    section,
+    soft,
+    table,
+)
 from hermetic.probe.report import Finding, LayerReading, LeakReport
 from hermetic.probe.wording import (
     headline,
@@ -38,46 +56,54 @@ def page(report: LeakReport) -> str:
     Raises:
         ProbeError: ``report.reach`` is not of the report's own documents.
     """
-    sections = (_verdict, _findings, _documents_map, _tokens_map, _layers, _documents, _instruments, _notes)
-    return document(f"{report.subject}: {report.verdict}", [section_of(report) for section_of in sections])
+    return document(_verdict(report), [to_do(report.findings), *evidence(report)])
 
 
-def _verdict(report: LeakReport) -> str:
-    look = "good" if report.verdict == "sealed" else "bad"
+def evidence(report: LeakReport) -> tuple[Section | None, ...]:
+    """What was measured, picture by picture, for this page and for those that hold a report.
+
+    Raises:
+        ProbeError: ``report.reach`` is not of the report's own documents.
+    """
+    sections = (_documents_map, _tokens_map, _layers, _documents, _instruments, _notes)
+    return tuple(section_of(report) for section_of in sections)
+
+
+def _verdict(report: LeakReport) -> Verdict:
     tokens, floor = sum(report.lengths), report.noise_floor
     measured = (
         f"{len(report.lengths)} documents, {tokens} tokens; measured by {', '.join(report.instruments) or 'none'}"
     )
     noise = "" if floor is None else f"; rounding alone moves logits by {number(floor)} (noise floor)"
-    return (
-        f'<header><h1>{escaped(report.subject)}</h1><div class="verdict {look}">'
-        f"<b>{escaped(report.verdict.replace('_', ' '))}</b><span>{escaped(headline(report))}</span></div>"
-        f"{soft(f'{measured}{noise}.')}</header>"
+    return Verdict(
+        kind="probe",
+        subject=report.subject,
+        look="good" if report.verdict == "sealed" else "bad",
+        word=report.verdict.replace("_", " "),
+        sentence=headline(report),
+        facts=f"{measured}{noise}.",
     )
 
 
-def _findings(report: LeakReport) -> str:
-    if not report.findings:
-        return ""
-    return section("What was found, and the way out", *(_finding(finding) for finding in report.findings))
-
-
-def _finding(finding: Finding) -> str:
-    where = f"<code>{escaped(finding.where)}</code>"
-    return (
-        f'<div class="finding"><p><span class="code">{escaped(finding.code)}</span> {escaped(finding.what)} '
-        f"({escaped(size_of(finding))}) in {where}</p><p>{escaped(finding.way_out)}</p></div>"
+def to_do(findings: Sequence[Finding]) -> Section:
+    """Every finding with its way out."""
+    if not findings:
+        return section("What to do", "<p>Nothing: there is no finding.</p>")
+    shown = (
+        finding(code=one.code, what=f"{one.what} ({size_of(one)})", where=(one.where,), way_out=one.way_out)
+        for one in findings
     )
+    return section("What to do", *shown)
 
 
-def _documents_map(report: LeakReport) -> str:
+def _documents_map(report: LeakReport) -> Section | None:
     figures = []
     if report.influence is not None:
         figures.append(_figure(report, report.influence, "swap: how far logits move", "is replaced"))
     if report.gradients is not None:
         figures.append(_figure(report, report.gradients, "gradient: of logits at embeddings", "is asked by gradients"))
     if not figures:
-        return ""
+        return None
     how = f"Row: the document that is reached. Column: the one that reaches it. {_COLOURS}"
     return section("Which document reaches which", soft(how), f'<div class="maps">{"".join(figures)}</div>')
 
@@ -94,10 +120,12 @@ def _figure(report: LeakReport, matrix: torch.Tensor, name: str, when: str) -> s
         own=lambda i, j: i == j and each == 1,
         title=lambda i, j: f"{_named(report, groups[i])} when {_named(report, groups[j])} {when}",
         labels=[str(group.start) for group in groups],
+        about=_largest_pairs(report, matrix),
     )
     grouped = "" if each == 1 else f"{count} documents in groups of {each}; a square is the largest of its pairs. "
     caption = f"<figcaption>{escaped(grouped + _largest_pairs(report, matrix))}</figcaption>"
-    return f"<figure><h3>{escaped(name)}</h3>{drawn.svg()}{_legend(drawn)}{caption}</figure>"
+    picture = scrolling(drawn.svg(), name=drawn.name)
+    return f"<figure><h3>{escaped(name)}</h3>{picture}{_legend(drawn)}{caption}</figure>"
 
 
 def _known(report: LeakReport, matrix: torch.Tensor) -> torch.Tensor:
@@ -146,7 +174,7 @@ def _swatches(drawn: HeatMap) -> Iterator[str]:
     for look, said, there in (("z", "exactly 0", 0.0 in flat), ("n", "not measured", None in flat)):
         if there:
             square = f'<rect class="{look}" width="14" height="14"/>'
-            yield f'<span><svg viewBox="0 0 14 14" width="14" height="14">{square}</svg>{said}</span>'
+            yield f"<span>{ornament(square, width=14)}{said}</span>"
 
 
 def _ramp(kind: str, scale: Scale) -> str:
@@ -155,12 +183,12 @@ def _ramp(kind: str, scale: Scale) -> str:
         low, high = scale.edges(step)
         said = f"<title>{number(low)} to {number(high)}</title>"
         squares.append(f'<rect class="{kind}{step}" x="{14 * step}" width="14" height="14">{said}</rect>')
-    return f'<svg viewBox="0 0 {14 * STEPS} 14" width="{14 * STEPS}" height="14">{"".join(squares)}</svg>'
+    return ornament("".join(squares), width=14 * STEPS)
 
 
-def _tokens_map(report: LeakReport) -> str:
+def _tokens_map(report: LeakReport) -> Section | None:
     if report.reach is None:
-        return ""
+        return None
     tokens = sum(report.lengths)
     if tuple(report.reach.shape) != (tokens, tokens):
         raise ProbeError(
@@ -180,35 +208,48 @@ def _tokens_map(report: LeakReport) -> str:
         title=lambda i, j: f"{name(i)} at {name(j)}",
         labels=[str(token) for token in range(tokens)],
         seams=sorted(set(starts[1:-1])),
+        about=f"{_crossings(report.reach, owner)} of its squares cross documents and are not 0.",
     )
     how = (
         "Measured, not read off a mask: the gradient of each token's logits (row) at each token's embeddings (column), "
         f"through all layers. Lines are the seams between documents. {_COLOURS}"
     )
-    return section("Which token reaches which", soft(how), f"<figure>{drawn.svg()}{_legend(drawn)}</figure>")
+    return section(
+        "Which token reaches which",
+        soft(how),
+        f"<figure>{scrolling(drawn.svg(), name=drawn.name)}{_legend(drawn)}</figure>",
+    )
 
 
-def _layers(report: LeakReport) -> str:
+def _crossings(reach: torch.Tensor, owner: list[int]) -> int:
+    document = torch.tensor(owner)
+    return int(((reach != 0.0) & (document[:, None] != document)).sum())
+
+
+def _layers(report: LeakReport) -> Section | None:
     if report.layers is None:
-        return ""
+        return None
     scale = Scale.over(layer.influence for layer in report.layers)
     how = "The largest gradient of one document's outputs at another's inputs, of each layer by itself; bars are log."
     head = ("layer", "carries across", "gradient", "reaches behind a seam")
     rows = (_layer(layer, scale) for layer in report.layers)
-    return section("Layer by layer", soft(how), table(head, rows))
+    return section("Layer by layer", soft(how), table(head, rows, name="Layer by layer", numbers={2}))
 
 
 def _layer(layer: LayerReading, scale: Scale | None) -> str:
     width = 0.0 if scale is None or layer.influence == 0.0 else 8 + 92 * scale.share(layer.influence)
-    return (
-        f'<tr><td class="name"><code>{escaped(layer.name)}</code> <span class="soft">{escaped(layer.kind)}</span></td>'
-        f'<td class="wide"><div class="bar"><i style="width:{width:.1f}%"></i></div></td>'
-        f"{cell(number(layer.influence), 'number ok' if layer.influence == 0.0 else 'number beyond')}"
-        f"{cell(reach_in_words(layer.reach))}</tr>"
+    kind = f' <span class="soft">{escaped(layer.kind)}</span>'
+    return row(
+        layer.name,
+        f'<td class="wide"><div class="bar"><i style="width:{width:.1f}%"></i></div></td>',
+        cell(number(layer.influence), "number ok" if layer.influence == 0.0 else "number beyond"),
+        cell(reach_in_words(layer.reach)),
+        kind="name",
+        more=kind,
     )
 
 
-def _documents(report: LeakReport) -> str:
+def _documents(report: LeakReport) -> Section | None:
     """What was read of each document by itself; of many, of those that differ most."""
     columns = {
         "packed against alone": report.equivalence,
@@ -217,33 +258,34 @@ def _documents(report: LeakReport) -> str:
     }
     found = {name: values for name, values in columns.items() if values is not None}
     if not found and report.targets is None:
-        return ""
+        return None
     count = len(report.lengths)
     worst = torch.stack(list(found.values())).amax(dim=0) if found else torch.zeros(count)
     chosen = sorted(torch.argsort(worst, descending=True, stable=True)[:MAX_DRAWN].tolist())
     head = ["document", "tokens", *found, *([] if report.targets is None else ["trained tokens"])]
     rows = (_document(report, document, found) for document in chosen)
     more = "" if count <= MAX_DRAWN else f" The {MAX_DRAWN} of {count} documents that differ most."
-    return section("Document by document", soft(f"The largest change of its logits.{more}"), table(head, rows))
+    whole = table(head, rows, name="Document by document", numbers=range(1, len(head)))
+    return section("Document by document", soft(f"The largest change of its logits.{more}"), whole)
 
 
 def _document(report: LeakReport, document: int, found: dict[str, torch.Tensor]) -> str:
-    cells = [cell(str(document), "number"), cell(str(report.lengths[document]), "number")]
+    cells = [cell(str(report.lengths[document]), "number")]
     for values in found.values():
         size = float(values[document])
         cells.append(cell(number(size), "number beyond" if is_beyond_noise(report, size) else "number ok"))
     if report.targets is not None:
         trained = "?" if report.targets.trained is None else str(report.targets.trained[document])
         across = " and another's" if document in report.targets.across else ""
-        cells.append(cell(f"{trained} of {report.targets.expected[document]}{across}", "beyond" if across else ""))
-    return f"<tr>{''.join(cells)}</tr>"
+        look = "number beyond" if across else "number"
+        cells.append(cell(f"{trained} of {report.targets.expected[document]}{across}", look))
+    return row(str(document), *cells)
 
 
-def _instruments(report: LeakReport) -> str:
-    rows = [f"<tr>{cell(name, 'number')}{cell(read, 'text')}</tr>" for name, read in readings(report)]
-    rows += [f"<tr>{cell(name, 'number')}{cell(f'did not run: {why}', 'text')}</tr>" for name, why in report.not_run]
-    return section("What was measured", table(("instrument", "reading"), rows)) if rows else ""
+def _instruments(report: LeakReport) -> Section | None:
+    read = [*readings(report), *((name, f"did not run: {why}") for name, why in report.not_run)]
+    return section("What was measured", facts(read, name="Readings of the instruments")) if read else None
 
 
-def _notes(report: LeakReport) -> str:
-    return section("Notes", *(f"<p>{escaped(note)}</p>" for note in report.note)) if report.note else ""
+def _notes(report: LeakReport) -> Section | None:
+    return section("Notes", *(f"<p>{escaped(note)}</p>" for note in report.note)) if report.note else None
