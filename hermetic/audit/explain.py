@@ -1,16 +1,41 @@
-"""Look a rule up by its code, and say who finds it."""
+"""Look a rule up by its code, say who finds it, and show it in a terminal.
+
+Price: neither torch nor NumPy is imported, so an explanation is there at once.
+"""
 
 import difflib
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
-from hermetic.audit.rule import Rule
-from hermetic.audit.rules import RULES
+from hermetic.audit.rule import Door, Example, Rule
+from hermetic.audit.rules import RULES, TOPICS
 from hermetic.errors import AuditError
 
-_FINDERS = ("probe, doctor", "audit of a configuration", "audit of a script", "audit of a batch", "audit of a folder")
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+_FINDERS: Final = (
+    *("probe, doctor", "audit of a configuration", "audit of a script", "audit of a batch", "audit of a folder"),
+)
 """By the code's last two digits, twenty for each."""
 
-_DOCTOR_ALONE = {"HM602", "HM603"}
+_DOCTOR_ALONE: Final = {"HM602", "HM603"}
 """Read off a training batch before there is anything to probe."""
+
+_DOORS: Final[dict[Door, str]] = {
+    "run": "Python, as it is run",
+    "batch": "Python that makes a batch",
+    "script": "a script, which is read and not run",
+    "trl": "TRL",
+    "axolotl": "Axolotl",
+    "llamafactory": "LLaMA-Factory",
+    "swift": "ms-swift",
+    "torchtune": "torchtune",
+    "megatron": "Megatron Bridge and NeMo",
+    "deepspeed": "DeepSpeed",
+}
 
 
 def explain(code: str) -> Rule:
@@ -37,6 +62,11 @@ def explain(code: str) -> Rule:
     return rule
 
 
+def topic_of(rule: Rule) -> str:
+    """What its hundred is about."""
+    return TOPICS[rule.code[:3]]
+
+
 def found_by(rule: Rule) -> str:
     """Which command finds it, by the code's place in its hundred.
 
@@ -45,3 +75,67 @@ def found_by(rule: Rule) -> str:
         'probe, doctor'
     """
     return "doctor" if rule.code in _DOCTOR_ALONE else _FINDERS[int(rule.code[-2:]) // 20]
+
+
+def read_as(example: Example) -> str:
+    """How an example is read: whose file it is, or what becomes of it."""
+    how = _DOORS[example.door]
+    return how if example.file is None else f"{how}, {example.file}"
+
+
+def link_of(source: str) -> str | None:
+    """Where a source can be read: an issue or pull request, or an address; ``None`` of a file of this repository.
+
+    Example:
+        >>> link_of("huggingface/trl#1230")
+        'https://github.com/huggingface/trl/issues/1230'
+    """
+    if source.startswith("https://"):
+        return source
+    repository, mark, number = source.partition("#")
+    return f"https://github.com/{repository}/issues/{number}" if mark else None
+
+
+def as_plain(rule: Rule) -> dict[str, Any]:
+    """Plain data for JSON: all that a rule says, who finds it, and its topic."""
+    said = asdict(rule)
+    del said["check"]
+    return {**said, "topic": topic_of(rule), "found_by": found_by(rule)}
+
+
+def render(rule: Rule) -> "Group":
+    """All that a rule says, for a terminal."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts: list[Text | Padding] = [
+        Text(f"{rule.code} ", style="bold red").append(rule.name, style="bold default"),
+        Text(f"{topic_of(rule)}; found by {found_by(rule)}", style="dim"),
+        Text(rule.what),
+    ]
+    examples = ((f"{how}: {read_as(one)}", one) for how, one in (("Found", rule.bad), ("Sound", rule.good)))
+    sections = (
+        ("Why", Text(rule.why)),
+        *((head, Text(one.text.rstrip(), no_wrap=True, overflow="ignore")) for head, one in examples),
+        ("Fix", Text(rule.fix)),
+        ("Sources", Text("\n".join(link_of(source) or source for source in rule.sources))),
+    )
+    for head, body in sections:
+        parts += [Text(f"\n{head}", style="bold"), Padding(body, (0, 0, 0, 2), expand=False)]
+    return Group(*parts)
+
+
+def render_list(rules: Iterable[Rule]) -> "Table":
+    """Code, name and finder of each rule, topic by topic, for a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False)
+    for head in ("code", "name", "found by"):
+        table.add_column(head, no_wrap=True)
+    listed = list(rules)
+    for rule, after in zip(listed, [*listed[1:], None], strict=True):
+        ends = after is not None and topic_of(after) != topic_of(rule)
+        table.add_row(rule.code, rule.name, found_by(rule), end_section=ends)
+    return table

@@ -99,7 +99,7 @@ report = hermetic.probe(model)
     ),
     Rule(
         code="HM204",
-        name="depends-on-the-row-s-length",
+        name="depends-on-row-length",
         what="A document changes when another one of the row gets longer.",
         why="Rotary scaling by the longest position (dynamic NTK, longrope) rotates a short document as if it were "
         "long when it shares a row with one that is: off by 0.08 and 0.25 logits in tiny models. Noise that is scaled "

@@ -1,0 +1,31 @@
+"""The command that tells what a finding means."""
+
+from typing import Annotated
+
+import typer
+
+from hermetic.cli.common import AsJson, app, out_console, print_json, reports_errors
+
+
+@app.command(epilog="Example: hermetic explain HM101")
+@reports_errors
+def explain(
+    code: Annotated[str | None, typer.Argument(help="Code of a finding, such as HM101.")] = None,
+    *,
+    every: Annotated[bool, typer.Option("--list", help="List all codes instead, and who finds them.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a finding means: what it is, why it is bad, examples, the fix and reports of it."""
+    from hermetic.audit.explain import as_plain, render, render_list
+    from hermetic.audit.explain import explain as look_up
+    from hermetic.audit.rules import RULES
+
+    if every == (code is not None):
+        raise typer.BadParameter("give a code, or --list")
+    if code is not None:
+        rule = look_up(code)
+        print_json(as_plain(rule)) if as_json else out_console.print(render(rule), highlight=False)
+    elif as_json:
+        print_json({"rules": [as_plain(rule) for rule in RULES.values()]})
+    else:
+        out_console.print(render_list(RULES.values()), highlight=False)
