@@ -117,7 +117,7 @@ def render(rule: Rule) -> "Group":
     examples = ((f"{how}: {read_as(one)}", one) for how, one in (("Found", rule.bad), ("Sound", rule.good)))
     sections = (
         ("Why", Text(rule.why)),
-        *((head, Text(one.text.rstrip(), no_wrap=True, overflow="ignore")) for head, one in examples),
+        *((head, Text(one.text.rstrip(), overflow="fold")) for head, one in examples),
         ("Fix", Text(rule.fix)),
         ("Sources", Text("\n".join(link_of(source) or source for source in rule.sources))),
     )

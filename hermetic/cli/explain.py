@@ -15,7 +15,7 @@ def explain(
     every: Annotated[bool, typer.Option("--list", help="List all codes instead, and who finds them.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a finding means: what it is, why it is bad, examples, the fix and reports of it."""
+    """Say what the code of a finding means, and how to mend it."""
     from hermetic.audit.explain import as_plain, render, render_list
     from hermetic.audit.explain import explain as look_up
     from hermetic.audit.rules import RULES

@@ -49,7 +49,10 @@ model = build_tiny("llama")
 
 
 def forward(batch):
-    return model(input_ids=batch.input_ids[None], position_ids=batch.boundaries.position_ids[None]).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        position_ids=batch.boundaries.position_ids[None],
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -113,7 +116,9 @@ from peft import PrefixTuningConfig, TaskType, get_peft_model
 import hermetic
 from hermetic.atlas import build_tiny
 
-prefix = PrefixTuningConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=2)
+prefix = PrefixTuningConfig(
+    task_type=TaskType.CAUSAL_LM, num_virtual_tokens=2
+)
 model = get_peft_model(build_tiny("llama"), prefix)
 
 report = hermetic.probe(model)
@@ -178,7 +183,8 @@ model = build_tiny("llama")  # sdpa
 
 def forward(batch):
     inputs = batch.model_inputs()
-    del inputs["position_ids"]  # cu_seq_lens_q is to say where documents start
+    # cu_seq_lens_q is to say where documents start
+    del inputs["position_ids"]
     return model(**inputs).logits
 
 
@@ -225,7 +231,12 @@ model = build_tiny("llama", attn_implementation="eager")
 def forward(batch):
     mask = dense_mask(batch.boundaries)[None, None]  # booleans
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -241,9 +252,15 @@ model = build_tiny("llama", attn_implementation="eager")
 
 
 def forward(batch):
-    mask = additive_mask(batch.boundaries, dtype=torch.float32)  # 0, and the lowest number
+    # 0, and the lowest number
+    mask = additive_mask(batch.boundaries, dtype=torch.float32)
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -273,9 +290,18 @@ model = hermetic.seal(build_tiny("llama"))
 
 
 def forward(batch):
-    starts = (batch.boundaries.position_ids.diff() < 0).nonzero().flatten() + 1  # 0 after 0 does not fall
-    edges = torch.tensor([0, *starts.tolist(), batch.num_slots], dtype=torch.int32)
-    return model(input_ids=batch.input_ids[None], cu_seq_lens_q=edges, cu_seq_lens_k=edges).logits
+    # 0 after 0 does not fall
+    starts = (
+        batch.boundaries.position_ids.diff() < 0
+    ).nonzero().flatten() + 1
+    edges = torch.tensor(
+        [0, *starts.tolist(), batch.num_slots], dtype=torch.int32
+    )
+    return model(
+        input_ids=batch.input_ids[None],
+        cu_seq_lens_q=edges,
+        cu_seq_lens_k=edges,
+    ).logits
 
 
 report = hermetic.probe(forward, lengths=(5, 1, 7, 4))
@@ -289,7 +315,11 @@ model = hermetic.seal(build_tiny("llama"))
 
 def forward(batch):
     edges = batch.boundaries.cu_seqlens
-    return model(input_ids=batch.input_ids[None], cu_seq_lens_q=edges, cu_seq_lens_k=edges).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        cu_seq_lens_q=edges,
+        cu_seq_lens_k=edges,
+    ).logits
 
 
 report = hermetic.probe(forward, lengths=(5, 1, 7, 4))

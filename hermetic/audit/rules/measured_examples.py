@@ -19,7 +19,11 @@ model = build_tiny("llama")
 
 def forward(batch):
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)

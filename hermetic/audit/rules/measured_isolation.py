@@ -21,13 +21,18 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import hermetic
 from hermetic.atlas import build_tiny
 
-AttentionInterface.register("mine", sdpa_attention_forward)  # no mask function of that name, so there is no mask
+# no mask function of that name, so there is no mask
+AttentionInterface.register("mine", sdpa_attention_forward)
 model = build_tiny("llama", attn_implementation="mine")
 
 
 def forward(batch):
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -47,7 +52,11 @@ model = build_tiny("llama", attn_implementation="mine_and_masked")
 
 def forward(batch):
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -77,11 +86,17 @@ model = build_tiny("llama")
 
 
 def forward(batch):
-    numbers = batch.boundaries.document_ids.roll(1)  # a document's first token is counted into the one before
+    # a document's first token is counted into the one before
+    numbers = batch.boundaries.document_ids.roll(1)
     numbers[0] = 0
     mask = (numbers[:, None] == numbers[None, :]).tril()[None, None]
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -97,7 +112,12 @@ def forward(batch):
     numbers = batch.boundaries.document_ids
     mask = (numbers[:, None] == numbers[None, :]).tril()[None, None]
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -122,9 +142,15 @@ model = build_tiny("llama")
 
 def forward(batch):
     numbers = batch.boundaries.document_ids
-    mask = (numbers[:, None] == numbers[None, :])[None, None]  # the same document, and no triangle
+    # the same document, and no triangle
+    mask = (numbers[:, None] == numbers[None, :])[None, None]
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -140,7 +166,12 @@ model = build_tiny("llama")
 def forward(batch):
     mask = dense_mask(batch.boundaries)[None, None]
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from hermetic.audit.rule import Rule
-from hermetic.audit.rules.measured_examples import BY_POSITIONS, of, run, sealed
+from hermetic.audit.rules.measured_examples import BY_POSITIONS, run, sealed
 
 RULES: Final = (
     Rule(
@@ -24,7 +24,9 @@ model = build_tiny("llama")
 
 def forward(batch):
     mask = dense_mask(batch.boundaries)[None, None]
-    return model(input_ids=batch.input_ids[None], attention_mask=mask, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None], attention_mask=mask, use_cache=False
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -53,10 +55,16 @@ model = build_tiny("roberta")
 def forward(batch):
     row = batch.input_ids[None]
     if batch.boundaries.num_documents == 1:
-        return model(input_ids=row, use_cache=False).logits  # left alone, the model counts from 2
+        # left alone, the model counts from 2
+        return model(input_ids=row, use_cache=False).logits
     mask = additive_mask(batch.boundaries, dtype=torch.float32)
     positions = batch.boundaries.position_ids[None]  # from 0
-    return model(input_ids=row, attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=row,
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -78,16 +86,17 @@ report = hermetic.probe(forward)
         "Kernels for packed rows gave NaN gradients where tensors are longer than cu_seqlens says, and convolutions "
         "wrong ones for documents shorter than their width. In the example gradients are 10 % too large in all "
         "documents but the first, and nothing else shows it.",
-        bad=run(
-            of('hermetic.seal(build_tiny("llama"))').replace(
-                "build_tiny\n", "build_tiny\nfrom hermetic.testing.leaks import plant\n", 1
-            )
-            + """
-plant(model, "backward_own", size=0.1)  # stands for a kernel with a wrong backward pass
+        bad=run("""\
+import hermetic
+from hermetic.atlas import build_tiny
+from hermetic.testing.leaks import plant
+
+model = hermetic.seal(build_tiny("llama"))
+# stands for a kernel with a wrong backward pass
+plant(model, "backward_own", size=0.1)
 
 report = hermetic.probe(model)
-"""
-        ),
+"""),
         good=sealed("llama"),
         fix="Suspect the kernel's backward pass: compare with hermetic.seal(model, backend='reference'), and use "
         "another version or backend.",
@@ -120,7 +129,11 @@ model = LlamaForCausalLM(
         num_attention_heads=4,
         initializer_range=0.2,
         max_position_embeddings=16,
-        rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4},
+        rope_parameters={
+            "rope_type": "dynamic",
+            "factor": 4.0,
+            "rope_theta": 1e4,
+        },
     )
 ).eval()
 
@@ -142,7 +155,11 @@ model = LlamaForCausalLM(
         num_attention_heads=4,
         initializer_range=0.2,
         max_position_embeddings=16,
-        rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4},
+        rope_parameters={
+            "rope_type": "dynamic",
+            "factor": 4.0,
+            "rope_theta": 1e4,
+        },
     )
 ).eval()
 
@@ -168,9 +185,18 @@ model = build_tiny("mistral")  # a window of 4
 
 
 def forward(batch):
-    mask = dense_mask(batch.boundaries)[None, None] if batch.boundaries.num_documents > 1 else None
+    mask = (
+        dense_mask(batch.boundaries)[None, None]
+        if batch.boundaries.num_documents > 1
+        else None
+    )
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -184,9 +210,16 @@ model = build_tiny("mistral")
 
 
 def forward(batch):
-    mask = dense_mask(batch.boundaries, window=model.config.sliding_window)[None, None]
+    mask = dense_mask(batch.boundaries, window=model.config.sliding_window)[
+        None, None
+    ]
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)

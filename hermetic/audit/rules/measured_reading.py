@@ -16,9 +16,15 @@ model = build_tiny("llama").train()
 row = torch.tensor([[5, 6, 7, END, 8, 9, END]])
 labels = torch.tensor([[-100, 6, 7, END, -100, 9, END]])
 positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2]])
-batch = {"input_ids": row, "labels": labels, "position_ids": positions, "use_cache": False}
+batch = {
+    "input_ids": row,
+    "labels": labels,
+    "position_ids": positions,
+    "use_cache": False,
+}
 
-report = examine(model, (), batch)  # what the doctor does with the first training batch
+# what the doctor does with the first training batch
+report = examine(model, (), batch)
 """
 
 RULES: Final = (
@@ -37,8 +43,14 @@ model = build_tiny("bamba")
 
 
 def forward(batch):
-    numbers = batch.boundaries.document_ids[None] if batch.boundaries.num_documents > 1 else None
-    return model(input_ids=batch.input_ids[None], seq_idx=numbers, use_cache=False).logits
+    numbers = (
+        batch.boundaries.document_ids[None]
+        if batch.boundaries.num_documents > 1
+        else None
+    )
+    return model(
+        input_ids=batch.input_ids[None], seq_idx=numbers, use_cache=False
+    ).logits
 
 
 report = hermetic.probe(forward)
@@ -61,9 +73,12 @@ from hermetic.doctor.examine import examine
 
 END = 2
 model = build_tiny("llama").train()
-rows = torch.tensor([[5, 6, 7, END, 8, 9], [7, 5, END, 6, 6, 8]])  # concatenated, and cut where a row is full
+# concatenated, and cut where a row is full
+rows = torch.tensor([[5, 6, 7, END, 8, 9], [7, 5, END, 6, 6, 8]])
 
-report = examine(model, (), {"input_ids": rows, "labels": rows, "use_cache": False})
+report = examine(
+    model, (), {"input_ids": rows, "labels": rows, "use_cache": False}
+)
 """),
         good=run(_EXAMINED),
         fix="Unless these are turns of long conversations, pack whole documents and let positions restart: TRL's "
@@ -90,9 +105,19 @@ from hermetic.doctor.examine import examine
 
 model = build_tiny("llama").train()
 row = torch.tensor([[5, 6, 7, 8, 9]])
-edges = torch.tensor([1, 3, 5], dtype=torch.int32)  # the first token is in no document
+# the first token is in no document
+edges = torch.tensor([1, 3, 5], dtype=torch.int32)
 
-report = examine(model, (), {"input_ids": row, "cu_seq_lens_q": edges, "cu_seq_lens_k": edges, "use_cache": False})
+report = examine(
+    model,
+    (),
+    {
+        "input_ids": row,
+        "cu_seq_lens_q": edges,
+        "cu_seq_lens_k": edges,
+        "use_cache": False,
+    },
+)
 """),
         good=run(_EXAMINED),
         fix="Pass one kind of boundaries, such as position_ids that restart with each document.",

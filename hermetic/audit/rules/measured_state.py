@@ -9,7 +9,11 @@ _BY_POSITIONS: Final = """
 
 def forward(batch):
     positions = batch.boundaries.position_ids[None]
-    return model(input_ids=batch.input_ids[None], position_ids=positions, use_cache=False).logits
+    return model(
+        input_ids=batch.input_ids[None],
+        position_ids=positions,
+        use_cache=False,
+    ).logits
 
 
 report = hermetic.probe(forward)

@@ -22,7 +22,8 @@ model = build_tiny("llama")
 
 def forward(batch):
     inputs = batch.model_inputs()
-    inputs["labels"] = inputs["input_ids"]  # as a collator for padded rows makes them
+    # as a collator for padded rows makes them
+    inputs["labels"] = inputs["input_ids"]
     return model(**inputs)
 
 
@@ -57,7 +58,9 @@ model = build_tiny("llama")
 
 def forward(batch):
     inputs = batch.model_inputs()
-    inputs["labels"] = inputs["labels"].masked_fill(inputs["input_ids"] == PAD, -100)
+    inputs["labels"] = inputs["labels"].masked_fill(
+        inputs["input_ids"] == PAD, -100
+    )
     return model(**inputs)
 
 
@@ -71,7 +74,9 @@ END = 2
 documents = [{"input_ids": [5, 6, 7, END]}, {"input_ids": [8, 9, END]}]
 model = build_tiny("llama")
 
-report = hermetic.probe(lambda batch: model(**batch.model_inputs()), documents=documents)
+report = hermetic.probe(
+    lambda batch: model(**batch.model_inputs()), documents=documents
+)
 """),
         fix="Mask labels by place, never by the value of a token: each supervised token but a document's first has to "
         "be predicted.",
@@ -97,7 +102,8 @@ model = build_tiny("llama")
 
 def forward(batch):
     inputs = batch.model_inputs()
-    inputs["labels"] = inputs["labels"].roll(-1)  # and the model shifts them, too
+    # and the model shifts them, too
+    inputs["labels"] = inputs["labels"].roll(-1)
     return model(**inputs)
 
 

@@ -52,7 +52,8 @@ model = build_tiny("llama")
 def forward(batch):
     logits = model(**batch.model_inputs()).logits[0]
     total = cross_entropy(logits[:-1], batch.labels[1:], reduction="sum")
-    return SimpleNamespace(logits=logits, loss=total / batch.num_slots)  # unsupervised tokens count as well
+    # unsupervised tokens count as well
+    return SimpleNamespace(logits=logits, loss=total / batch.num_slots)
 
 
 report = hermetic.probe(forward, lengths=(11, 13, 6))
@@ -68,7 +69,9 @@ model = build_tiny("llama")
 
 def forward(batch):
     logits = model(**batch.model_inputs()).logits
-    return SimpleNamespace(logits=logits, loss=hermetic.packed_loss(logits, batch))
+    return SimpleNamespace(
+        logits=logits, loss=hermetic.packed_loss(logits, batch)
+    )
 
 
 report = hermetic.probe(forward, lengths=(11, 13, 6))
@@ -91,7 +94,8 @@ model = build_tiny("llama")
 
 
 def forward(batch, num_items_in_batch=None):
-    return model(**batch.model_inputs())  # a mean over this micro-batch, whatever the step has
+    # a mean over this micro-batch, whatever the step has
+    return model(**batch.model_inputs())
 
 
 report = hermetic.probe(forward)
@@ -104,7 +108,9 @@ model = build_tiny("llama")
 
 
 def forward(batch, num_items_in_batch=None):
-    return model(**batch.model_inputs(), num_items_in_batch=num_items_in_batch)
+    return model(
+        **batch.model_inputs(), num_items_in_batch=num_items_in_batch
+    )
 
 
 report = hermetic.probe(forward)
