@@ -42,14 +42,16 @@ def sealed(**changes):
 
 
 @torch.no_grad()
-def losses_alone(model, documents):
-    """For each document the losses of its supervised tokens, run on its own."""
+def losses_alone(model, documents, **options):
+    """For each document the losses of its supervised tokens, run on its own; ``options`` are of ``cross_entropy``."""
     model = copy.deepcopy(model).eval()
     found = []
     for document in documents:
         ids, labels = (torch.tensor(np.array(document[name], np.int64)) for name in ("input_ids", "labels"))
         logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1]
-        losses = torch.nn.functional.cross_entropy(logits, labels[1:], reduction="none", ignore_index=IGNORE_INDEX)
+        losses = torch.nn.functional.cross_entropy(
+            logits, labels[1:], reduction="none", ignore_index=IGNORE_INDEX, **options
+        )
         found.append(losses[labels[1:] != IGNORE_INDEX])
     return found
 

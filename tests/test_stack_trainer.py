@@ -227,6 +227,48 @@ def test_arguments_that_would_lose_or_reorder_rows_are_refused(changes, message,
         trainer_of(sealed(), tmp_path, **changes)
 
 
+def test_ranks_that_would_each_divide_by_their_own_count_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(SealedTrainer, "num_data_ranks", 2)
+    trainer_of(sealed(), tmp_path)
+    with pytest.raises(TrainError, match="average_tokens_across_devices is False on 2 ranks"):
+        trainer_of(sealed(), tmp_path, average_tokens_across_devices=False)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_label_smoothing_that_is_asked_for_is_in_the_loss_of_training_and_evaluation(reduction, tmp_path):
+    options = {"options": {"loss_reduction": reduction}, "gradient_accumulation_steps": 5}
+    smoothed = trainer_of(sealed(), tmp_path, label_smoothing_factor=0.3, **options)
+    expected = reduced(losses_alone(network(), DOCUMENTS, label_smoothing=0.3), reduction)
+
+    assert abs(expected - reduced(losses_alone(network(), DOCUMENTS), reduction)) > 1e-2
+    assert smoothed.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
+    assert losses_of(smoothed)[0] == pytest.approx(expected, rel=1e-5)
+
+
+class Endless(torch.utils.data.IterableDataset):
+    """The rows without a length; a pass of five does not fill three steps of two."""
+
+    def __iter__(self):
+        return iter(ROWS)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_data_set_without_a_length_takes_the_steps_of_one_with_it_also_at_the_end_of_a_pass(reduction, tmp_path):
+    shape = {"gradient_accumulation_steps": 2, "max_steps": 6, "options": {"loss_reduction": reduction}}
+    sized, endless = (trainer_of(sealed().double(), tmp_path, rows=rows, **shape) for rows in (ROWS, Endless()))
+    assert losses_of(endless) == losses_of(sized)
+    assert torch.equal(weights_of(endless.model), weights_of(sized.model))
+    assert endless.evaluate()["eval_loss"] == pytest.approx(sized.evaluate()["eval_loss"], rel=1e-12)
+
+
+def test_a_data_set_without_a_length_is_not_dealt_out_to_ranks(tmp_path, monkeypatch):
+    trainer = trainer_of(sealed(), tmp_path, rows=Endless(), max_steps=1)
+    monkeypatch.setattr(SealedTrainer, "num_data_ranks", 2)
+    for loader_of in (trainer.get_train_dataloader, trainer.get_eval_dataloader):
+        with pytest.raises(TrainError, match="the data set is a Endless, which has no length"):
+            loader_of()
+
+
 def test_without_rows_there_is_nothing_to_train_or_evaluate_on(tmp_path):
     trainer = trainer_of(sealed(), tmp_path)
     trainer.train_dataset = trainer.eval_dataset = None

@@ -50,3 +50,17 @@ def logits_of_batch(logits: torch.Tensor) -> torch.Tensor:
 def no_loss(logits: torch.Tensor) -> torch.Tensor:
     """0.0, connected to the graph: what a micro-batch adds that has no target in a step that has some."""
     return logits[..., :0].float().sum()
+
+
+def without_targets(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The same tokens with nothing to predict and no document of a pair: what weighs nothing in a step.
+
+    Args:
+        inputs: a model's, with ``labels`` and perhaps ``roles``.
+
+    Example:
+        >>> without_targets({"input_ids": torch.tensor([[5, 6]]), "labels": torch.tensor([[-100, 6]])})["labels"]
+        tensor([[-100, -100]])
+    """
+    blanks = {"labels": IGNORE_INDEX, "roles": 0}
+    return {name: torch.full_like(value, blanks[name]) if name in blanks else value for name, value in inputs.items()}

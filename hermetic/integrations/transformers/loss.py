@@ -13,6 +13,7 @@ from hermetic.constants import IGNORE_INDEX
 from hermetic.errors import TrainError
 from hermetic.integrations.batches import logits_of_batch, no_loss
 from hermetic.loss import Reduction, packed_loss, token_loss
+from hermetic.loss.options import TokenCost
 from hermetic.loss.weighing import check_reduction
 
 
@@ -42,17 +43,19 @@ class PackedLoss:
     A loss by documents needs to know where they are, and transformers' Trainer passes outputs and labels only.
     """
 
-    def __init__(self, reduction: Reduction = "token") -> None:
+    def __init__(self, reduction: Reduction = "token", *, label_smoothing: float = 0.0) -> None:
         """Make a loss.
 
         Args:
             reduction: ``"token"``, ``"document"`` or ``"sqrt"``, as in ``hermetic.packed_loss``.
+            label_smoothing: as in ``hermetic.packed_loss``.
 
         Raises:
-            LossError: it is none of these.
+            LossError: one of them is not as described.
         """
         check_reduction(reduction)
         self.reduction = reduction
+        self.label_smoothing = TokenCost(label_smoothing=label_smoothing).label_smoothing
         self.batch: PackedBatch | None = None
         """The batch of the call that is being computed."""
 
@@ -75,9 +78,13 @@ class PackedLoss:
                 "which tells it. With any other, use compute_loss_func=packed_token_loss"
             )
         logits, weight = logits_of_batch(outputs.logits), num_items_in_batch
-        if weight is None:
-            return packed_loss(logits, self.batch, reduction=self.reduction)
-        if weight > 0 and not self.batch.num_supervised_tokens:
+        if weight is not None and weight > 0 and not self.batch.num_supervised_tokens:
             return no_loss(outputs.logits)
-        # a step without supervised tokens has a sum of 0 to divide
-        return packed_loss(logits, self.batch, reduction=self.reduction, denominator=float(weight) or 1.0)
+        return packed_loss(
+            logits,
+            self.batch,
+            reduction=self.reduction,
+            # a step without supervised tokens has a sum of 0 to divide
+            denominator=None if weight is None else float(weight) or 1.0,
+            label_smoothing=self.label_smoothing,
+        )

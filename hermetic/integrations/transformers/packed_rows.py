@@ -19,7 +19,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from hermetic.data import PackedStream
 from hermetic.errors import TrainError
-from hermetic.integrations.batches import batch_from_inputs
+from hermetic.integrations.batches import batch_from_inputs, without_targets
 from hermetic.integrations.loading import row_loader
 from hermetic.integrations.transformers.loss import PackedLoss
 from hermetic.loss import Reduction, loss_denominator
@@ -60,7 +60,8 @@ class PackedRows:
         self.balance_window = balance_window
         self.loss_reduction = loss_reduction or "token"
         if loss_reduction is not None:
-            self.compute_loss_func: Any = PackedLoss(loss_reduction)
+            smoothing = self.args.label_smoothing_factor
+            self.compute_loss_func: Any = PackedLoss(loss_reduction, label_smoothing=smoothing)
         self._evaluated: list[tuple[float, float]] | None = None
         self._check_arguments()
 
@@ -76,6 +77,11 @@ class PackedRows:
                 "dataloader_drop_last is True, which leaves rows out of every epoch; expected False: a last step with "
                 "fewer rows is weighed by what is in it"
             )
+        if self.num_data_ranks > 1 and not self.args.average_tokens_across_devices:
+            raise TrainError(
+                f"average_tokens_across_devices is False on {self.num_data_ranks} ranks, so that each would divide by "
+                "its own count and documents would weigh by who else is on their rank; expected True"
+            )
 
     @property
     def num_data_ranks(self) -> int:
@@ -88,14 +94,12 @@ class PackedRows:
         """Every row once an epoch, as many batches for each rank, work as even as it can be.
 
         Raises:
-            TrainError: there is no training set.
+            TrainError: there is no training set, or one without a length on several ranks.
         """
         if self.train_dataset is None:
             raise TrainError("there is no train_dataset, expected rows to train on")
-        if isinstance(self.train_dataset, PackedStream):
-            return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator, **self._options())
         if isinstance(self.train_dataset, IterableDataset):
-            return super().get_train_dataloader()  # type: ignore[misc]  # the Trainer's
+            return self._stream_loader(self.train_dataset, self.args.train_batch_size)
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return self._row_loader(
             self.train_dataset,
@@ -109,14 +113,14 @@ class PackedRows:
         """Every row once, in order; a rank without a row where others have one runs one that weighs nothing.
 
         Raises:
-            TrainError: there is no evaluation set.
+            TrainError: there is no evaluation set, or one without a length on several ranks.
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         dataset = self.eval_dataset[dataset] if isinstance(dataset, str) else dataset
         if dataset is None:
             raise TrainError("there is no eval_dataset, expected rows to evaluate on")
         if isinstance(dataset, IterableDataset):
-            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]  # the Trainer's
+            return self._stream_loader(dataset, self.args.eval_batch_size)
         return self._row_loader(dataset, rows_per_batch=self.args.eval_batch_size, seed=None)
 
     def _row_loader(self, dataset: Any, **options: Any) -> Any:
@@ -129,6 +133,18 @@ class PackedRows:
             **options,
             **self._options(),
         )
+
+    def _stream_loader(self, dataset: Any, rows_per_batch: int) -> Any:
+        """Not accelerate's loader, which cuts tensors of a batch, and with them edges, to its number of rows."""
+        dealt_out = isinstance(dataset, PackedStream)
+        if not dealt_out and self.num_data_ranks > 1:
+            raise TrainError(
+                f"the data set is a {type(dataset).__name__}, which has no length, so nobody can deal it out to "
+                f"{self.num_data_ranks} ranks without leaving rows out or repeating some; expected a PackedStream, or "
+                "rows with a length"
+            )
+        batch_size = None if dealt_out else rows_per_batch
+        return DataLoader(dataset, batch_size=batch_size, collate_fn=self.data_collator, **self._options())
 
     def _options(self) -> dict[str, Any]:
         """The DataLoader options among the Trainer's arguments."""
@@ -145,10 +161,11 @@ class PackedRows:
         """The micro-batches of a step, and what their losses are divided by: the weight of all of them on all ranks."""
         batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)  # type: ignore[misc]  # the Trainer's
         loss = self.compute_loss_func
-        if not batches or not isinstance(loss, PackedLoss) or loss.reduction == "token":
-            return batches, count
-        weight = sum(_weight_of(batch_from_inputs(inputs), loss.reduction) for inputs in batches)
-        return batches, self.over_ranks(weight)
+        if batches and isinstance(loss, PackedLoss) and loss.reduction != "token":
+            count = self.over_ranks(sum(_weight_of(batch_from_inputs(inputs), loss.reduction) for inputs in batches))
+        # The Trainer steps after a full number of micro-batches, and a stream may end before.
+        blanks = num_batches - len(batches) if batches else 0
+        return [*batches, *(without_targets(batches[0]) for _ in range(blanks))], count
 
     def over_ranks(self, weight: float) -> torch.Tensor:
         """What this rank's micro-batches weigh, added over all ranks where the Trainer adds its own counts."""
