@@ -35,6 +35,7 @@ that scripts may match on. The code never changes its meaning; messages may be r
     ├── AtlasError (RuntimeError)          HE710  a model type cannot be built or run here
     ├── DoctorError (RuntimeError)         HE720  a training command cannot be examined
     ├── AuditError (ValueError)            HE730  what is to be audited or shown cannot be read
+    ├── ReportError (ValueError)           HE740  there is no report of this, or none can be written there
     ├── ConformanceError (AssertionError)  HE800  a backend breaks a law of packed attention
     └── MissingDependencyError             HE900  an optional package is not installed (ImportError)
 """
@@ -244,6 +245,12 @@ class AuditError(HermeticError, ValueError):
     """A configuration, script, batch or folder that is to be audited or shown cannot be read, or is of no known kind."""
 
     code = "HE730"
+
+
+class ReportError(HermeticError, ValueError):
+    """There is no report of a thing of this kind, or none can be written to this path."""
+
+    code = "HE740"
 
 
 class ConformanceError(HermeticError, AssertionError):
