@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hermetic.data.manifest import PackManifest
-from hermetic.data.packed import open_packed
+from hermetic.data.packed import PackedData, open_packed
 from hermetic.data.statistics import (
     HistogramBar,
     contaminated_share,
@@ -21,7 +21,7 @@ from hermetic.data.statistics import (
     padding_waste,
 )
 
-__all__ = ["PackedSummary", "inspect_packed"]
+__all__ = ["PackedSummary", "inspect_packed", "summarize"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,10 +59,14 @@ def inspect_packed(path: str | os.PathLike[str]) -> PackedSummary:
     Raises:
         PackedDataError: If it is not such a folder, or a file is missing or damaged.
     """
-    packed = open_packed(path)
+    return summarize(open_packed(path))
+
+
+def summarize(packed: PackedData) -> PackedSummary:
+    """Count what an opened folder holds."""
     lengths = packed.document_lengths
     return PackedSummary(
-        path=os.fspath(path),
+        path=os.fspath(packed.path),
         manifest=packed.manifest,
         documents=len(lengths),
         shortest=int(lengths.min()),

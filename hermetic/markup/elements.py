@@ -135,7 +135,7 @@ def table(head: Sequence[str], rows: Iterable[str], *, name: str, numbers: Colle
     return scrolling(whole, name=name)
 
 
-def row(head: str, *cells: str, kind: str = "", more: str = "") -> str:
+def row(head: str, *cells: str, kind: str = "", more: str = "", line: str = "") -> str:
     """A row of a table.
 
     Args:
@@ -143,8 +143,9 @@ def row(head: str, *cells: str, kind: str = "", more: str = "") -> str:
         cells: from :func:`cell`.
         kind: classes of the first cell.
         more: markup that follows ``head`` in its cell.
+        line: classes of the row.
     """
-    return f'<tr><th scope="row"{_classed(kind)}>{escaped(head)}{more}</th>{"".join(cells)}</tr>'
+    return f'<tr{_classed(line)}><th scope="row"{_classed(kind)}>{escaped(head)}{more}</th>{"".join(cells)}</tr>'
 
 
 def cell(text: str, kind: str = "") -> str:
@@ -162,19 +163,23 @@ def facts(pairs: Iterable[tuple[str, str]], *, name: str) -> str:
     return scrolling(f'<table class="facts"><tbody>{"".join(rows)}</tbody></table>', name=name)
 
 
-def finding(*, code: str, what: str, way_out: str, where: Sequence[str] = (), more: str = "") -> str:
+def finding(
+    *, code: str, what: str, way_out: str, where: Sequence[str] = (), more: str = "", look: Look = "bad"
+) -> str:
     """One thing that is wrong, what to do about it, and where it is.
 
     Args:
-        code: stable, of the rule.
+        code: stable, of the rule; empty where there is none.
         what: in a sentence.
         way_out: what to do.
         where: places, as one writes them.
         more: what has to be known of it, small.
+        look: ``unsure`` of what may be meant.
     """
+    name = f'<span class="code">{escaped(code)}</span> ' if code else ""
     places = f'<p class="where">{", ".join(f"<code>{escaped(place)}</code>" for place in where)}</p>' if where else ""
     return (
-        f'<div class="finding"><h3><span class="code">{escaped(code)}</span> {escaped(what)}</h3>{places}'
+        f'<div class="finding{" unsure" if look == "unsure" else ""}"><h3>{name}{escaped(what)}</h3>{places}'
         f'{soft(more) if more else ""}<p class="do"><b>What to do</b> {escaped(way_out)}</p></div>'
     )
 
