@@ -310,3 +310,8 @@ def positions_of(batch: BatchTensors, name: str) -> list[Ints] | None:
     if plane is None or len(plane) not in {1, batch.num_rows} or (widths != plane.shape[-1]).any():
         return None
     return [plane[min(row, len(plane) - 1)].astype(np.int64) for row in range(batch.num_rows)]
+
+
+def starts_fit(batch: BatchTensors, tensor: Tensor) -> bool:
+    """Whether multi-axis positions, which have a plane for each axis, have one value for each slot in each plane."""
+    return tensor.values.ndim == 3 and len(tensor.values) > 0 and tensor.values[0].size == batch.num_slots

@@ -8,7 +8,7 @@ Price: one copy of the tensors with known names; all others are not touched.
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,6 +60,8 @@ class BatchTensors:
     """Plain values: ``use_cache``, the longest lengths."""
     rows: Ints
     """``[B + 1]``: row ``i`` is the slots from edge ``i`` up to edge ``i + 1``."""
+    tail: int | None = None
+    """The first slot of the padded tail, of a batch that knows it."""
 
     @property
     def num_rows(self) -> int:
@@ -150,7 +152,8 @@ def tensors_of(batch: Any, *, name: str | None = None, file: str | None = None) 
         )
     tensors = [tensor_of(key, mapping[key], where=subject) for key in mapping if key in KNOWN]
     settings = {key: _setting(key, mapping[key], subject) for key in SETTINGS if mapping.get(key) is not None}
-    return assembled([tensor for tensor in tensors if tensor], settings, subject=subject, file=file)
+    found = assembled([tensor for tensor in tensors if tensor], settings, subject=subject, file=file)
+    return found if mapping is batch else replace(found, tail=batch.boundaries.num_tokens)
 
 
 def assembled(found: list[Tensor], settings: Mapping[str, Any], *, subject: str, file: str | None) -> BatchTensors:
@@ -180,7 +183,8 @@ def _rows(tensors: Mapping[str, Tensor]) -> Ints | None:
             return edges
         shape = tensor.values.shape[-2:]
         count, width = shape if len(shape) == 2 else (1, shape[0])
-        return np.arange(count + 1, dtype=np.int64) * width
+        even: Ints = np.arange(count + 1, dtype=np.int64) * width
+        return even
     return None
 
 

@@ -1,0 +1,275 @@
+"""Checks of what a batch trains: labels across seams, shifted or not, on padding, on ends of texts, or none at all.
+
+Which way labels are shifted is told by their values: those that equal the token beside them are unshifted, those that
+equal the next are shifted, and so on; the best of four offsets counts if it explains more than half.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from hermetic.audit.batch.facts import BatchFacts
+from hermetic.audit.batch.names import LABELS, LOSS_MASK, SHIFTED_LABELS, TOKENS
+from hermetic.audit.batch.tensors import BatchTensors, Bools, Ints
+from hermetic.audit.finding import AuditFinding
+from hermetic.constants import IGNORE_INDEX
+
+_OFFSETS = (0, 1, 2, -1)
+_TRANSFORMERS = "input_ids"
+"""A model that takes this name shifts ``labels`` itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Labels:
+    """One tensor of labels, and which token each of them is."""
+
+    name: str
+    values: Ints
+    """``[T]``."""
+    supervised: Bools
+    """``[T]``: carries a loss: not -100, and not masked by a loss mask."""
+    offset: int | None
+    """A label is the token so many slots ahead; ``None`` if the values are not this row's tokens."""
+
+
+def labels_of(facts: BatchFacts) -> list[Labels]:
+    """Every tensor of labels of a batch."""
+    return [_labels(facts, name) for name in (*LABELS, *SHIFTED_LABELS) if facts.batch.fits(name)]
+
+
+def _labels(facts: BatchFacts, name: str) -> Labels:
+    batch = facts.batch
+    values, loss = batch.flat(name), batch.flat(LOSS_MASK)
+    assert values is not None  # noqa: S101 - asked for after fits()
+    supervised = (values != IGNORE_INDEX) & (True if loss is None else loss != 0)
+    tokens = batch.first(TOKENS)
+    ids = None if tokens is None else batch.flat(tokens)
+    default = 1 if name in SHIFTED_LABELS else 0
+    return Labels(
+        name=name,
+        values=values.astype(np.int64),
+        supervised=supervised,
+        offset=default if ids is None else _offset(batch, ids, values, supervised, default),
+    )
+
+
+def _offset(batch: BatchTensors, ids: Ints, labels: Ints, supervised: Bools, default: int) -> int | None:
+    order = [default, *(offset for offset in _OFFSETS if offset != default)]
+    shares = [_share(batch, ids, labels, supervised, offset) for offset in order]
+    best = max(range(len(order)), key=lambda index: shares[index])
+    if not supervised.any():
+        return default
+    return order[best] if shares[best] > 0.5 else None
+
+
+def _share(batch: BatchTensors, ids: Ints, labels: Ints, supervised: Bools, offset: int) -> float:
+    """Share of the supervised labels that are the token so many slots ahead, of those that have one in their row."""
+    slots = np.flatnonzero(supervised)
+    there = slots + offset
+    row = batch.row_of_slots()[slots]
+    inside = (there >= batch.rows[row]) & (there < batch.rows[row + 1])
+    same = labels[slots[inside]] == ids[there[inside]]
+    return float(same.mean()) if same.size else 0.0
+
+
+def _agreed_seams(facts: BatchFacts) -> Bools:
+    """Seams that every view has; where views disagree another finding says so."""
+    return reduce(np.logical_and, (view.starts for view in facts.views), facts.seams)
+
+
+def across_seams(facts: BatchFacts) -> Iterator[AuditFinding]:
+    """HM401: the last token of a document learns the first token of the next."""
+    seams = _agreed_seams(facts)
+    for labels in labels_of(facts):
+        if labels.offset not in {0, 1}:
+            continue
+        at = seams if labels.offset == 0 else np.append(seams[1:], False)
+        wrong = at & labels.supervised
+        wrapped = _wrapped(facts, labels) if labels.offset == 1 else np.zeros_like(wrong)
+        if (wrong | wrapped).any():
+            slot = int(np.argmax(wrong | wrapped))
+            which = "first token of each document" if labels.offset == 0 else "last token of each document"
+            around = " and the last of a row the first of that row" if wrapped.any() else ""
+            yield facts.finding(
+                "HM401",
+                labels.name,
+                what="the last token of a document is trained to predict the first token of the next one"
+                f"{around}: {labels.name} is {labels.values[slot]} at {facts.batch.where(slot)}",
+                value=f"{int(wrong.sum())} of {int(seams.sum())} seams",
+                way_out=f"Set {labels.name} to -100 at the {which}: hermetic.batch.dialects.shift_labels does",
+            )
+
+
+def _wrapped(facts: BatchFacts, labels: Labels) -> Bools:
+    """Last slots of packed rows whose label is the row's first token, as torch.roll makes it."""
+    batch = facts.batch
+    tokens = batch.first(TOKENS)
+    ids = None if tokens is None else batch.flat(tokens)
+    wrapped = np.zeros(batch.num_slots, dtype=np.bool_)
+    for low, high in zip(batch.rows, batch.rows[1:], strict=False):
+        if ids is not None and high > low and facts.seams[low:high].any():
+            wrapped[high - 1] = bool(labels.supervised[high - 1]) and labels.values[high - 1] == ids[low]
+    return wrapped
+
+
+def shifted_twice(facts: BatchFacts) -> Iterator[AuditFinding]:
+    """HM403: labels that are shifted already where a model shifts them, or that were shifted twice."""
+    for labels in labels_of(facts):
+        again = labels.name in LABELS and labels.offset == 1 and facts.batch.first(TOKENS) == _TRANSFORMERS
+        if not again and labels.offset != 2:
+            continue
+        yield facts.finding(
+            "HM403",
+            labels.name,
+            certainty="certain" if labels.offset == 2 else "likely",
+            what=f"{labels.name} hold the token {'after the next' if labels.offset == 2 else 'next to theirs'}"
+            f"{'' if labels.offset == 2 else ', and models of transformers shift them once more'}",
+            value=f"{int(labels.supervised.sum())} labels",
+            way_out="Pass labels unshifted, as copies of input_ids with -100 where nothing is to be learned; what is "
+            "shifted already goes under shift_labels",
+        )
+
+
+def shifted_back(facts: BatchFacts) -> Iterator[AuditFinding]:
+    """HM460: labels that hold the token before theirs."""
+    for labels in labels_of(facts):
+        if labels.offset == -1:
+            yield facts.finding(
+                "HM460",
+                labels.name,
+                what=f"{labels.name} hold the token before theirs: they were shifted the wrong way",
+                value=f"{int(labels.supervised.sum())} labels",
+                way_out="Pass labels as copies of input_ids with -100 where nothing is to be learned",
+            )
+
+
+def on_padding(facts: BatchFacts) -> Iterator[AuditFinding]:
+    """HM461: labels on padded slots."""
+    for labels in labels_of(facts):
+        wrong = labels.supervised & ~facts.real
+        if wrong.any():
+            slot = int(np.argmax(wrong))
+            yield facts.finding(
+                "HM461",
+                labels.name,
+                what=f"{labels.name} is {labels.values[slot]} on padding, at {facts.batch.where(slot)}",
+                value=f"{int(wrong.sum())} labels",
+                way_out="Set labels to -100 where there is padding, by position and not by the value of a token",
+            )
+
+
+def none_at_all(facts: BatchFacts) -> Iterator[AuditFinding]:
+    """HM462: no token of the batch is supervised."""
+    for labels in labels_of(facts):
+        if not labels.supervised.any():
+            yield facts.finding(
+                "HM462",
+                labels.name,
+                what=f"no label of {labels.name} counts: a mean over them is 0 divided by 0",
+                value=f"{labels.values.size} slots",
+                way_out="Count supervised tokens after truncation, and leave such batches out or divide by at least 1",
+            )
+
+
+def ends_masked_by_value(facts: BatchFacts) -> Iterator[AuditFinding]:
+    """HM463: a token that ends texts is masked wherever it stands, for it is also the one that pads."""
+    tokens = facts.batch.first(TOKENS)
+    ids = None if tokens is None else facts.batch.flat(tokens)
+    labels = next((labels for labels in labels_of(facts) if labels.offset == 0), None)
+    if ids is None or labels is None:
+        return
+    taught = np.concatenate([[False], labels.supervised[:-1]]) & facts.real & ~facts.starts
+    for token in sorted({*np.unique(ids[~facts.real]).tolist(), *facts.ends}):
+        here = facts.real & (ids == token)
+        hidden = here & taught
+        if here.any() and hidden.any() and not (here & labels.supervised).any():
+            slot = int(np.argmax(hidden))
+            yield facts.finding(
+                "HM463",
+                labels.name,
+                certainty="likely",
+                what=f"token {token}, which {'ends texts' if token in facts.ends else 'pads this batch'}, has no label "
+                f"anywhere, not even after supervised tokens such as at {facts.batch.where(slot)}: no document is "
+                "trained to stop",
+                value=f"{int(hidden.sum())} tokens",
+                way_out="Mask padding by position, not by value, so that ends of documents keep their labels",
+            )
+
+
+def two_disagree(facts: BatchFacts) -> Iterator[AuditFinding]:
+    """HM464: labels and shifted labels that are not the same, one slot apart."""
+    unshifted = next((labels for labels in labels_of(facts) if labels.name in LABELS and labels.offset == 0), None)
+    shifted = next((labels for labels in labels_of(facts) if labels.name in SHIFTED_LABELS), None)
+    if unshifted is None or shifted is None or shifted.offset not in {1, None}:
+        return
+    inside = ~facts.batch.row_starts() & ~facts.seams
+    wrong = inside[1:] & (unshifted.values[1:] != shifted.values[:-1])
+    if wrong.any():
+        slot = int(np.argmax(wrong))
+        yield facts.finding(
+            "HM464",
+            shifted.name,
+            what=f"{shifted.name} is {shifted.values[slot]} at {facts.batch.where(slot)}, and {unshifted.name} is "
+            f"{unshifted.values[slot + 1]} one slot later",
+            value=f"{int(wrong.sum())} slots",
+            way_out="Make one from the other: hermetic.batch.dialects.shift_labels",
+        )
+
+
+def no_boundaries(facts: BatchFacts) -> Iterator[AuditFinding]:
+    """HM602: nothing says where documents start, and rows look like several."""
+    if facts.packed or facts.views[1:] or any(view.starts[~facts.starts].any() for view in facts.views):
+        return
+    tokens = facts.batch.first(TOKENS)
+    ids = None if tokens is None else facts.batch.flat(tokens)
+    if ids is None:
+        return
+    said, slots = _looks_packed(facts, ids)
+    if slots.size:
+        yield facts.finding(
+            "HM602",
+            str(tokens),
+            certainty="likely",
+            what=f"nothing says where documents start, and rows look like several: {said} at "
+            f"{', '.join(facts.batch.where(int(slot)) for slot in slots[:3])}",
+            value=f"{len(slots)} places",
+            way_out="Carry the boundaries from where they are known: position_ids that restart, or seq_lengths kept in "
+            "the columns of the data set",
+        )
+
+
+def _looks_packed(facts: BatchFacts, ids: Ints) -> tuple[str, Ints]:
+    """Ends of texts inside rows; or lone labels that are hidden in rows that are supervised all over."""
+    more = facts.real & np.append(facts.real[1:] & ~facts.starts[1:], False)
+    ending = more & np.isin(ids, list(facts.ends))
+    after = np.append(ids[1:], -1)
+    inner = np.flatnonzero(ending & ~np.isin(after, list(facts.ends)))
+    if inner.size:
+        return "ends of texts", inner
+    labels = next((labels for labels in labels_of(facts) if labels.offset == 0), None)
+    if labels is None:
+        return "", inner
+    around = np.zeros_like(more)
+    around[1:-1] = labels.supervised[:-2] & labels.supervised[2:]
+    lone = np.flatnonzero(around & ~labels.supervised & facts.real)
+    mostly = labels.supervised.sum() > 0.5 * facts.real.sum()
+    one_kind = len(np.unique(ids[lone])) == 1 and len(lone) > 1  # one token hidden wherever it stands is no seam
+    return "single tokens without a label between supervised ones", lone if mostly and not one_kind else inner
+
+
+def supervised(facts: BatchFacts) -> int | None:
+    """Supervised tokens of a batch; ``None`` without labels."""
+    found = labels_of(facts)
+    return int((found[0].supervised & facts.real).sum()) if found else None
+
+
+def silent_documents(facts: BatchFacts) -> int | None:
+    """Documents without a supervised token; ``None`` without unshifted labels."""
+    found = next((labels for labels in labels_of(facts) if labels.offset == 0), None)
+    if found is None:
+        return None
+    number = np.cumsum(facts.starts)
+    taught = np.unique(number[found.supervised & facts.real & ~facts.starts])
+    return len(facts.lengths) - len(taught)
