@@ -44,15 +44,14 @@ def _verdict(report: AuditReport) -> Verdict:
             sentence=f"No rule objects to this {what}. Whether a model keeps documents apart is for the probe to say.",
         )
     certain = counts["certain"] > 0
-    parts = [
-        f"{counts[certainty]:,} {_said(certainty, counts[certainty])}" for certainty in _ORDER if counts[certainty]
-    ]
+    parts = ", ".join(f"{counts[one]:,} {_said(one, counts[one])}" for one in _ORDER if counts[one])
+    found = f"{len(report.findings):,} finding{'s' * (len(report.findings) > 1)}"
     return Verdict(
         kind="audit",
         subject=report.subject,
         look="bad" if certain else "unsure",
         word="not sound" if certain else "to be checked",
-        sentence=f"{len(report.findings):,} finding{'s' * (len(report.findings) > 1)} in this {what}: {', '.join(parts)}.",
+        sentence=f"{found} in this {what}: {parts}.",
     )
 
 

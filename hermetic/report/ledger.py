@@ -1,9 +1,9 @@
-"""The ledger of a pack: what was read, and where every record, document and token of it went; and what it was read from.
+"""The ledger of a pack: what was read, where every record, document and token of it went, and what it was read from.
 
 Guarantee: each column adds up, because a manifest that does not cannot be made or read.
 """
 
-from hermetic.data.manifest import PackManifest
+from hermetic.data.manifest import PackManifest, SourceEntry
 from hermetic.markup import Section, cell, facts, row, section, soft, table
 
 
@@ -36,16 +36,7 @@ def ledger(manifest: PackManifest) -> Section:
 
 def sources(manifest: PackManifest) -> Section:
     """The files that were read, with their checksums, and how they were packed."""
-    rows = (
-        row(
-            one.name,
-            cell(f"{one.weight:g}", "number"),
-            cell(f"{one.bytes:,}", "number"),
-            cell(one.sha256, "hash"),
-            kind="name",
-        )
-        for one in manifest.source_files
-    )
+    rows = map(_source, manifest.source_files)
     whole = table(("file", "weight", "bytes", "SHA-256"), rows, name="Files that were read", numbers={1, 2})
     pairs = (
         ("capacity", f"{manifest.capacity:,} tokens"),
@@ -57,3 +48,8 @@ def sources(manifest: PackManifest) -> Section:
         ("made by", f"hermetic {manifest.hermetic_version}, as {manifest.file_format}"),
     )
     return section("Where it is from", whole, facts(pairs, name="How it was packed"))
+
+
+def _source(entry: SourceEntry) -> str:
+    numbers = (cell(f"{entry.weight:g}", "number"), cell(f"{entry.bytes:,}", "number"))
+    return row(entry.name, *numbers, cell(entry.sha256, "hash"), kind="name")

@@ -54,24 +54,26 @@ def is_whole(manifest: PackManifest) -> bool:
 
 def _verdict(summary: PackedSummary) -> Verdict:
     manifest, whole = summary.manifest, is_whole(summary.manifest)
-    rows = f"{manifest.rows:,} row{'s' * (manifest.rows != 1)} of {manifest.capacity:,} tokens, {manifest.utilization:.1%} full"
-    lost = [
-        *([f"{manifest.tokens_lost:,} tokens were cut or dropped"] if manifest.tokens_lost else []),
-        *([f"{sum(manifest.records_skipped.values()):,} records were skipped"] if manifest.records_skipped else []),
-    ]
-    said = (
-        f"All {summary.documents:,} documents are"
-        if whole
-        else f"{' and '.join(lost)}. {summary.documents:,} documents are"
-    )
+    rows = f"{manifest.rows:,} row{'s' * (manifest.rows != 1)} of {manifest.capacity:,} tokens"
     return Verdict(
         kind="pack",
         subject=summary.path,
         look="good" if whole else "unsure",
         word="packed whole" if whole else "packed with losses",
-        sentence=f"{said} in {rows}.",
-        facts=f"From {manifest.source_name}, by {manifest.strategy}. {summary.files_verified:,} files have the right checksum.",
+        sentence=f"{_placed(summary)} in {rows}, {manifest.utilization:.1%} full.",
+        facts=f"From {manifest.source_name}, by {manifest.strategy}. All {summary.files_verified:,} files have the "
+        "checksum that the manifest says.",
     )
+
+
+def _placed(summary: PackedSummary) -> str:
+    manifest, documents = summary.manifest, f"{summary.documents:,} documents are"
+    skipped = sum(manifest.records_skipped.values())
+    lost = [
+        *([f"{manifest.tokens_lost:,} tokens were cut or dropped"] if manifest.tokens_lost else []),
+        *([f"{skipped:,} records were skipped"] if skipped else []),
+    ]
+    return f"{' and '.join(lost)}. {documents}" if lost else f"All {documents}"
 
 
 def _to_do(summary: PackedSummary) -> Section:
@@ -103,8 +105,8 @@ def _losses(manifest: PackManifest) -> Iterator[str]:
         yield finding(
             code="",
             look="unsure",
-            what=f"{manifest.documents_without_supervision:,} documents have no supervised token: they cost compute and "
-            "teach nothing",
+            what=f"{manifest.documents_without_supervision:,} documents have no supervised token: they cost compute "
+            "and teach nothing",
             way_out=f"Leave them out, or supervise more than train_on={manifest.train_on} does.",
         )
 
@@ -119,7 +121,7 @@ def _utilization(packed: PackedData) -> Section:
     full = int((filled == manifest.capacity).sum())
     plot = Histogram(
         name="how full rows are",
-        about=f"{full:,} of {manifest.rows:,} rows are full to the last token; the emptiest holds {int(filled.min()):,}.",
+        about=f"{full:,} of {manifest.rows:,} rows are full to the last token; the emptiest holds {filled.min():,}.",
         edges=[f"{percent * at}%" for at in range(_STRETCHES + 1)],
         bars=[f"{percent * at}% to {percent * (at + 1)}%" for at in range(_STRETCHES)],
         counts=counts,

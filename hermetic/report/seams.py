@@ -1,4 +1,4 @@
-"""Where documents touch in a row: the last tokens of one, the first of the next, and the label that keeps them apart."""
+"""Where documents touch in a row: the last tokens of one, the first of the next, and its label there."""
 
 from typing import Any, Final
 

@@ -31,8 +31,8 @@ def write_report(subject: Any, path: str | os.PathLike[str]) -> None:
         write_text(target, text)
     except OSError as error:
         raise ReportError(
-            f"the report cannot be written to {target} ({error.strerror}); expected the name of a file in a folder that "
-            "can be written"
+            f"the report cannot be written to {target} ({error.strerror}); expected the name of a file in a folder "
+            "that can be written"
         ) from error
 
 
