@@ -25,16 +25,16 @@ _DOCTOR_ALONE: Final = {"HM602", "HM603"}
 """Read off a training batch before there is anything to probe."""
 
 _DOORS: Final[dict[Door, str]] = {
-    "run": "Python, as it is run",
+    "run": "Python that is run",
     "batch": "Python that makes a batch",
-    "script": "a script, which is read and not run",
-    "trl": "TRL",
-    "axolotl": "Axolotl",
-    "llamafactory": "LLaMA-Factory",
-    "swift": "ms-swift",
-    "torchtune": "torchtune",
-    "megatron": "Megatron Bridge and NeMo",
-    "deepspeed": "DeepSpeed",
+    "script": "a script, read and not run",
+    "trl": "settings of TRL",
+    "axolotl": "settings of Axolotl",
+    "llamafactory": "settings of LLaMA-Factory",
+    "swift": "settings of ms-swift",
+    "torchtune": "settings of torchtune",
+    "megatron": "settings of Megatron Bridge and NeMo",
+    "deepspeed": "settings of DeepSpeed",
 }
 
 

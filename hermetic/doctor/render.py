@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hermetic.doctor.wording import ENDED, batch_in_words, headline
+from hermetic.probe.render import explained
 
 if TYPE_CHECKING:
     from hermetic.doctor.diagnosis import Diagnosis
@@ -21,6 +22,7 @@ def render(diagnosis: "Diagnosis") -> Group:
         parts.append(diagnosis.report)
     shown = () if diagnosis.report is None else diagnosis.report.findings
     parts += [_finding(finding) for finding in diagnosis.findings if finding not in shown]
+    parts += [explained(finding.code) for finding in diagnosis.findings[:1] if not shown]
     parts += [Text(f"- {note}", style="dim") for note in diagnosis.notes]
     parts.append(Text(ENDED, style="dim"))
     return Group(*parts)

@@ -37,8 +37,14 @@ def render(report: "LeakReport") -> Group:
         parts.append(_layers(report.layers))
     parts.append(_readings(report))
     parts += [_finding(finding) for finding in report.findings]
+    parts += [explained(finding.code) for finding in report.findings[:1]]
     parts += [Text(f"note: {note}") for note in report.note]
     return Group(*parts)
+
+
+def explained(code: str) -> Text:
+    """Where more about a finding is told, in one quiet line."""
+    return Text(f"hermetic explain {code} tells why it is bad, and shows examples", style="dim")
 
 
 def _shown(report: "LeakReport") -> torch.Tensor | None:

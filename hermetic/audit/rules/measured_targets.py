@@ -45,7 +45,7 @@ report = hermetic.probe(forward)
         name="supervised-tokens-untrained",
         what="Tokens that are supervised carry no loss.",
         why="A mask of labels took away too much. Where padding is the token that ends a text, masking it by value "
-        "takes the end of every document, and the model never learns to stop: two of the five supervised tokens of the "
+        "takes the end of every document, and the model never learns to stop: 2 of the 5 supervised tokens of the "
         "example.",
         bad=run("""\
 import hermetic

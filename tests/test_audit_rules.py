@@ -1,0 +1,308 @@
+"""Every rule says what the code does: its bad example is found through its own door, and its good one is not.
+
+Rules and codes cover each other: no code without a rule, no rule whose code nobody emits.
+"""
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hermetic.audit import Example, Rule
+from hermetic.audit.explain import as_plain, explain, found_by, link_of, topic_of
+from hermetic.audit.rules import RULES, TOPICS, by_code
+from hermetic.cli import app
+from hermetic.errors import AuditError
+
+ROOT = Path(__file__).parents[1]
+CODE = re.compile(r"HM\d{3}")
+SOURCE = re.compile(r"[\w.-]+/[\w.-]+#\d+|https://\S+")
+
+SLOW: set[str] = set()
+"""Rules whose examples take longer than a fast test may."""
+
+BESIDE = {
+    **{f"HM{number}": {"HM100"} for number in (101, 102, 103, 106, 108, 109, 110)},
+    "HM202": {"HM203"},
+    "HM204": {"HM202", "HM203"},
+    "HM205": {"HM202", "HM203"},
+    "HM403": {"HM401"},
+}
+"""Codes of the same topic that a rule's bad example has as well, as it should: a cause stands beside its leak."""
+
+NUMBERS = {
+    "HM104": ("HM104", "7.3"),
+    "HM107": ("HM301", "8.8"),
+    "HM202": ("HM202", "5.7"),
+    "HM402": ("HM402", "2"),
+    "HM502": ("HM502", "1.9"),
+}
+"""What rules say of their own bad example: of which finding, and its size to two digits."""
+
+
+def load(name: str, path: Path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(text: str, name: str):
+    """Run Python in a namespace of its own and hand back what it leaves under a name."""
+    namespace = {"__name__": "example"}
+    exec(compile(text, f"{name} of an example", "exec"), namespace)  # noqa: S102 - running what a rule shows is the test
+    return namespace[name]
+
+
+def report_of(example: Example, folder: Path):
+    """Whatever an example's door makes of it: a report with findings."""
+    import hermetic.audit as audits
+
+    if example.door == "run":
+        return run(example.text, "report")
+    if example.door == "batch":
+        return audits.audit_batch(run(example.text, "batch"))
+    path = folder / (example.file or ("train.py" if example.door == "script" else "train.yaml"))
+    path.write_text(example.text, encoding="utf-8")
+    return audits.audit_script(path) if example.door == "script" else audits.audit_config(path, stack=example.door)
+
+
+def codes_of(report) -> set[str]:
+    return {finding.code for finding in report.findings}
+
+
+def objections(rule: Rule, bad: set[str], good: set[str]) -> list[str]:
+    """Why codes found in a rule's two examples are not what the rule says."""
+    topic, expected = rule.code[:3], {rule.code} | BESIDE.get(rule.code, set())
+    of_topic = lambda codes: {code for code in codes if code.startswith(topic)}  # noqa: E731 - one expression
+    return [
+        *(f"the bad example has no {code}" for code in sorted(expected - bad)),
+        *(f"the bad example has {code} as well" for code in sorted(of_topic(bad) - expected)),
+        *(f"the good example has {code}" for code in sorted(of_topic(good))),
+    ]
+
+
+def rules_to_run() -> list:
+    marks = {code: [pytest.mark.slow] for code in SLOW}
+    return [pytest.param(rule, id=rule.code, marks=marks.get(rule.code, [])) for rule in RULES.values()]
+
+
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
+@pytest.mark.parametrize("rule", rules_to_run())
+def test_a_rule_finds_its_bad_example_and_not_its_good_one_and_no_other_of_its_topic_fires(rule, tmp_path):
+    bad, good = (report_of(example, tmp_path) for example in (rule.bad, rule.good))
+
+    assert objections(rule, codes_of(bad), codes_of(good)) == []
+    if rule.code in NUMBERS:
+        code, size = NUMBERS[rule.code]
+        assert [f"{one.size:.2g}" for one in bad.findings if one.code == code] == [size]
+
+
+def test_the_check_of_examples_tells_apart_what_it_should():
+    rule = RULES["HM101"]
+
+    assert objections(rule, {"HM100", "HM101", "HM201"}, {"HM201"}) == []
+    assert objections(rule, {"HM100"}, set()) == ["the bad example has no HM101"]
+    assert objections(rule, {"HM100", "HM101", "HM102"}, set()) == ["the bad example has HM102 as well"]
+    assert objections(rule, {"HM100", "HM101"}, {"HM101"}) == ["the good example has HM101"]
+
+
+def test_a_rule_whose_examples_were_swapped_is_caught(tmp_path):
+    rule = RULES["HM603"]
+    swapped = replace(rule, bad=rule.good, good=rule.bad)
+    bad, good = (report_of(example, tmp_path) for example in (swapped.bad, swapped.good))
+
+    assert objections(swapped, codes_of(bad), codes_of(good)) == [
+        "the bad example has no HM603",
+        "the good example has HM603",
+    ]
+
+
+def constants(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Every string of a module, and whether it stands in a comparison."""
+    compared = {id(one) for node in ast.walk(tree) if isinstance(node, ast.Compare) for one in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value, id(node) in compared
+
+
+def codes_named(source: str) -> set[str]:
+    """Codes anywhere in the strings of a module, its documentation included."""
+    return {code for text, _ in constants(ast.parse(source)) for code in CODE.findall(text)}
+
+
+def codes_emitted(source: str) -> set[str]:
+    """Codes that are strings of their own and are not only compared with."""
+    return {text for text, compared in constants(ast.parse(source)) if CODE.fullmatch(text) and not compared}
+
+
+def sources_of(*parts: str) -> Iterator[str]:
+    for part in parts:
+        for path in sorted((ROOT / part).rglob("*.py")):
+            yield path.read_text(encoding="utf-8")
+
+
+def test_every_code_that_the_code_or_the_documentation_names_has_a_rule():
+    named = set().union(*map(codes_named, sources_of("hermetic", "leaks", "examples")))
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    written = {code for page in pages for code in CODE.findall(page)}
+
+    assert (named | written) - RULES.keys() == set()
+    assert len(named) >= 28
+
+
+def test_every_rule_that_checks_nothing_itself_is_found_by_the_probe_or_the_doctor():
+    emitted = set().union(*map(codes_emitted, sources_of("hermetic/probe", "hermetic/doctor")))
+    measured = {code for code in RULES if int(code[-2:]) < 20}
+
+    assert emitted == measured
+    assert {code for code, rule in RULES.items() if rule.bad.door == "run"} == measured
+
+
+def test_the_readers_of_codes_see_what_is_named_and_what_is_emitted():
+    source = '''"""Tells of HM991."""\nfinding = make(code="HM992")\nsame = found.code == "HM993"\nx = 1\n'''
+
+    assert codes_named(source) == {"HM991", "HM992", "HM993"}
+    assert codes_emitted(source) == {"HM992"}
+
+
+def test_two_rules_of_one_code_or_of_one_name_or_of_no_topic_cannot_be_loaded():
+    first, second = RULES["HM101"], RULES["HM102"]
+
+    assert list(by_code([second, first])) == ["HM101", "HM102"]
+    with pytest.raises(AssertionError, match="two rules have the code HM101"):
+        by_code([first, replace(second, code="HM101")])
+    with pytest.raises(AssertionError, match="two rules have the name mask-of-ones"):
+        by_code([first, replace(second, name="mask-of-ones")])
+    with pytest.raises(AssertionError, match="HM901 belong to no topic"):
+        by_code([replace(first, code="HM901")])
+
+
+def test_rules_are_in_order_and_cannot_be_changed():
+    assert list(RULES) == sorted(RULES)
+    assert {code[:3] for code in RULES} <= TOPICS.keys()
+    with pytest.raises(TypeError):
+        RULES["HM101"] = RULES["HM102"]
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_a_rule_has_a_name_whole_sentences_and_sources_that_exist(code):
+    rule = RULES[code]
+    sources = [source for source in rule.sources if not SOURCE.fullmatch(source)]
+
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
+    assert [text for text in (rule.what, rule.why, rule.fix) if not text.endswith((".", "?"))] == []
+    assert [source for source in sources if not (ROOT / source).is_file()] == []
+    assert rule.bad != rule.good
+
+
+def test_what_the_probe_and_the_doctor_find_is_explained_with_a_number():
+    measured = [rule for code, rule in RULES.items() if int(code[-2:]) < 20]
+
+    assert [rule.code for rule in measured if not re.search(r"\d", rule.why)] == []
+    assert len(measured) == 27
+
+
+@pytest.mark.parametrize("text", ["HM101", "hm101", " HM101\n"])
+def test_a_rule_is_found_by_its_code_in_any_case(text):
+    assert explain(text) is RULES["HM101"]
+
+
+def test_an_unknown_code_is_an_error_that_names_the_closest():
+    with pytest.raises(AuditError, match=r"rule 'HM111' is unknown.*The closest are .*HM110 \(boundaries-of-other"):
+        explain("HM111")
+    with pytest.raises(AuditError, match=r"rule 'xyz' is unknown; expected a code of hermetic explain --list$"):
+        explain("xyz")
+
+
+def test_who_finds_a_rule_is_told_by_its_code():
+    numbered = {code: found_by(replace(RULES["HM101"], code=code)) for code in ("HM119", "HM120", "HM140", "HM199")}
+
+    assert numbered == {
+        "HM119": "probe, doctor",
+        "HM120": "audit of a configuration",
+        "HM140": "audit of a script",
+        "HM199": "audit of a folder",
+    }
+    assert found_by(RULES["HM602"]) == "doctor"
+    assert topic_of(RULES["HM301"]) == "state"
+
+
+def test_a_source_is_an_address_where_there_is_one():
+    assert link_of("a/b#12") == "https://github.com/a/b/issues/12"
+    assert link_of("https://example.org/x") == "https://example.org/x"
+    assert link_of("docs/probe.md") is None
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, ["explain", *arguments])
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_the_command_tells_all_that_a_rule_says(code):
+    rule, shown = RULES[code], invoke(code)
+    words = "".join(shown.stdout.split())
+
+    assert shown.exit_code == 0
+    for part in (rule.code, rule.name, rule.what, rule.why, rule.bad.text, rule.good.text, rule.fix):
+        assert "".join(part.split()) in words
+    assert all((link_of(source) or source) in words for source in rule.sources)
+
+
+def test_the_command_gives_one_rule_or_all_of_them_as_json():
+    one, every = (json.loads(invoke(what, "--json").stdout) for what in ("HM101", "--list"))
+
+    assert one == json.loads(json.dumps(as_plain(RULES["HM101"])))
+    assert one.keys() == {*Rule.__dataclass_fields__, "topic", "found_by"} - {"check"}
+    assert [rule["code"] for rule in every["rules"]] == list(RULES)
+    assert every["rules"][list(RULES).index("HM101")] == one
+
+
+def test_the_command_lists_every_rule_with_who_finds_it():
+    lines = {line.split()[0]: line.split()[1:] for line in invoke("--list").stdout.splitlines() if "HM" in line}
+
+    assert lines == {code: [rule.name, *found_by(rule).split()] for code, rule in RULES.items()}
+
+
+def test_an_unknown_code_is_exit_code_2_and_nothing_on_stdout():
+    result = invoke("HM999")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "HE730: rule 'HM999' is unknown" in result.stderr
+
+
+def test_an_explanation_imports_neither_torch_nor_numpy():
+    script = (
+        "import sys; from hermetic.cli import app; app(['explain', 'HM101'], standalone_mode=False); "
+        "sys.stderr.write(repr({'torch', 'numpy'} & set(sys.modules)))"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert told.stdout.startswith("HM101 mask-of-ones")
+    assert told.stderr == "set()"
+
+
+@pytest.mark.parametrize(("code", "first"), [("HM201", "HM201"), ("HM603", "HM603"), ("HM402", "HM402")])
+def test_a_printed_report_points_to_the_explanation_of_its_first_finding_once(code, first, tmp_path):
+    console = Console(width=80)
+    with console.capture() as captured:
+        for example in (RULES[code].bad, RULES[code].good):
+            console.print(report_of(example, tmp_path))
+
+    assert re.findall(r"hermetic explain (\S+)", captured.get()) == [first]
+
+
+def test_the_pages_of_the_rules_say_what_the_code_says():
+    module = load("rules_pages", ROOT / "scripts" / "rules_pages.py")
+    written = {path.name: path.read_text(encoding="utf-8") for path in module.FOLDER.glob("*.md")}
+
+    assert written == module.pages(), "run python scripts/rules_pages.py"
