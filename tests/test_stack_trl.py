@@ -8,9 +8,11 @@ import torch
 from data_helpers import DEMO_TOKENIZER, demo_tokenizer, write_jsonl
 from feed_helpers import packed_folder
 from stack_helpers import documents_of, losses_alone, network, reduced, sealed, weights_of
+from train_helpers import tiny_network
 
 from hermetic.data import PackedDataset, pack_sources
 from hermetic.errors import TrainError
+from hermetic.integrations.loading import row_loader
 from hermetic.integrations.rows import documents_of_row
 from hermetic.seal import seal
 
@@ -203,12 +205,61 @@ def test_a_reference_that_leaks_or_is_missing_and_losses_that_are_not_there_are_
     config = trl.DPOConfig(output_dir=str(tmp_path), **COMMON, remove_unused_columns=False)
     with pytest.raises(TrainError, match="ref_model is not sealed"):
         PackedDPOTrainer(model=sealed(), ref_model=network(), args=config, train_dataset=rows)
+    with pytest.raises(TrainError, match=r"^model is not sealed"):
+        PackedDPOTrainer(model=network(), ref_model=sealed(), args=config, train_dataset=rows)
     with pytest.raises(TrainError, match="there is no ref_model"):
         PackedDPOTrainer(model=sealed(), args=config, train_dataset=rows)
     with pytest.raises(TrainError, match=r"ld_alpha is 0\.5, which packed preference training does not do"):
         dpo(tmp_path, rows, PackedDPOTrainer, ld_alpha=0.5)
+    for name, value in (("loss_weights", [0.5]), ("router_aux_loss_coef", 0.01), ("activation_offloading", True)):
+        with pytest.raises(TrainError, match=f"{name} is .*, which packed preference training does not do"):
+            dpo(tmp_path, rows, PackedDPOTrainer, **{name: value})
+    with pytest.raises(TrainError, match=r"label_smoothing_factor is 0\.1"):
+        dpo(tmp_path, rows, PackedDPOTrainer, label_smoothing_factor=0.1)
     with pytest.raises(TrainError, match="loss_type is"):
         dpo(tmp_path, rows, PackedDPOTrainer, loss_type="robust")
+
+
+def loss_of_equal_policies(rows, folder, **changes):
+    noise = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
+    policy, held = (seal(tiny_network("gpt2", **noise)) for _ in range(2))
+    config = trl.DPOConfig(output_dir=str(folder), **COMMON, remove_unused_columns=False, **changes)
+    return losses_of(PackedDPOTrainer(model=policy.train(), ref_model=held, args=config, train_dataset=rows))[0]
+
+
+def test_with_dropout_in_the_model_equal_policies_still_cost_ln_2_a_pair(pairs, tmp_path):
+    rows, _ = pairs
+
+    assert loss_of_equal_policies(rows, tmp_path) == pytest.approx(0.6931472, rel=1e-6)
+    assert abs(loss_of_equal_policies(rows, tmp_path, disable_dropout=False) - 0.6931472) > 1e-3
+
+
+def test_a_rank_without_a_row_of_pairs_runs_one_without_a_pair(pairs):
+    rows, _ = pairs
+    ranks = len(rows) + 1
+    options = {"rows_per_batch": 1, "num_ranks": ranks, "seed": None, "collate_fn": PreferenceCollator()}
+    steps = [list(row_loader(rows, rank=rank, **options)) for rank in range(ranks)]
+
+    assert [len(step) for step in steps] == [1] * ranks
+    assert [step[0]["roles"].tolist() == [0] for step in steps].count(True) == 1
+
+
+def test_roles_are_those_of_the_documents_that_a_model_sees():
+    row = {"input_ids": [1, 2, 3, 4, 5], "labels": [-100, -100, 3, -100, 5], "seq_lengths": [0, 1, 2, 2]}
+    made = PreferenceCollator()([{name: np.array(value) for name, value in (row | {"roles": [0, 0, 1, 2]}).items()}])
+
+    assert len(made["roles"]) == len(made["cu_seq_lens_q"]) - 1 == 3
+    assert made["roles"].tolist() == [0, 1, 2]
+    with pytest.raises(TrainError, match="a row has 2 roles and 4 documents"):
+        PreferenceCollator()([row | {"roles": [1, 2]}])
+    with pytest.raises(TrainError, match="roles has dtype float64"):
+        PreferenceCollator()([row | {"roles": [0.0, 0.0, 1.0, 2.0]}])
+
+
+def test_trls_packing_that_forgets_where_documents_start_is_refused(tmp_path):
+    raw = datasets.Dataset.from_list(documents_of([5, 9, 3]))
+    with pytest.raises(TrainError, match="packing_strategy is 'wrapped'"):
+        sft(sealed(), tmp_path, raw, packing=True, packing_strategy="wrapped", max_length=16)
 
 
 def test_rows_without_roles_are_no_preferences():

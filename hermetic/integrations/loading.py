@@ -4,7 +4,7 @@ Guarantee: that of ``BalancedRowSampler``: no row of an epoch is left out or rea
 batches, so that none waits for another at the end. Price: with several ranks the lengths of all rows are read once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from hermetic.constants import IGNORE_INDEX
 from hermetic.integrations.balanced import BalancedRowSampler, work_of_lengths
 from hermetic.integrations.rows import PackedCollator, Row, lengths_of_rows
+from hermetic.loss.pairs import NEITHER
 
 _BLANK_IDS = [0, 0]
 _BLANK_LABELS = [IGNORE_INDEX, IGNORE_INDEX]
@@ -43,9 +44,11 @@ class RowsOrBlanks(Dataset[Row]):
     def _blank(self) -> Row:
         """In the form that the collator knows."""
         document = {"input_ids": _BLANK_IDS, "labels": _BLANK_LABELS}
-        if not isinstance(self.dataset[0], dict):
+        known = self.dataset[0]
+        if not isinstance(known, Mapping):
             return [document]
-        return {**document, "seq_lengths": [len(_BLANK_IDS)]} if "seq_lengths" in self.dataset[0] else document
+        of_a_row = {"seq_lengths": [len(_BLANK_IDS)], "roles": [NEITHER]}
+        return {**document, **{name: value for name, value in of_a_row.items() if name in known}}
 
 
 class RowLoader(DataLoader[Row]):

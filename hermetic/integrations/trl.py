@@ -12,22 +12,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import Trainer
 from trl import SFTTrainer  # type: ignore[attr-defined]  # TRL names it in a table of its own
 
+from hermetic.batch.integers import int64_array
 from hermetic.data import PackedDataset
 from hermetic.errors import TrainError
 from hermetic.integrations.batches import batch_from_inputs, logits_of_batch, no_loss
 from hermetic.integrations.rows import PackedCollator, RowDataset, collate_rows
 from hermetic.integrations.transformers import PackedRows
 from hermetic.loss import document_log_probs, dpo_loss, pairs_from_roles, supervised_tokens
+from hermetic.loss.pairs import NEITHER
 from hermetic.seal import is_sealed
 
 PREFERENCE_COLUMNS: Final = ("input_ids", "labels", "seq_lengths", "roles")
 """What ``PackedDataset("rows", columns=PREFERENCE_COLUMNS)`` reads of a folder of preference pairs."""
-
-_NEITHER: Final = 0
 
 
 class PackedSFTTrainer(PackedRows, SFTTrainer):
@@ -55,9 +56,11 @@ class PackedSFTTrainer(PackedRows, SFTTrainer):
             **kwargs: as ``PackedRows`` and ``SFTTrainer``.
 
         Raises:
-            TrainError: rows of hermetic's came without ``args`` or with ``packing=True``; or as ``PackedRows``.
+            TrainError: rows of hermetic's came without ``args`` or with ``packing=True``; TRL was asked to pack without
+                boundaries; or as ``PackedRows``.
         """
         if not isinstance(train_dataset, PackedDataset | RowDataset):
+            _check_packing(kwargs.get("args"))
             super().__init__(
                 *args, train_dataset=train_dataset, eval_dataset=eval_dataset, data_collator=data_collator, **kwargs
             )
@@ -72,6 +75,15 @@ class PackedSFTTrainer(PackedRows, SFTTrainer):
             **kwargs,
         )
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+
+
+def _check_packing(config: Any) -> None:
+    """Refuse the packing of TRL's that forgets where documents start."""
+    if getattr(config, "packing", False) and config.packing_strategy == "wrapped":
+        raise TrainError(
+            "packing_strategy is 'wrapped', which cuts rows out of one long text and forgets where documents start, so "
+            "that a row is taken for one document; expected 'bfd' or 'bfd_split'"
+        )
 
 
 def _stand_in() -> Any:
@@ -99,7 +111,7 @@ class PreferenceCollator(PackedCollator):
         """``batch.model_inputs()`` of all documents, and their roles.
 
         Raises:
-            TrainError: a row does not say which documents are chosen and rejected.
+            TrainError: a row does not say which documents are chosen and rejected, or not of each.
         """
         without = next((row for row in items if not isinstance(row, Mapping) or "roles" not in row), None)
         if without is not None:
@@ -109,9 +121,20 @@ class PreferenceCollator(PackedCollator):
             )
         rows = [{name: value for name, value in row.items() if name != "roles"} for row in items]
         batch = collate_rows(rows, pad_to_multiple=self.pad_to_multiple, pad_token_id=self.pad_token_id)
-        roles = np.concatenate([row["roles"] for row in items])
-        tail = [_NEITHER] * (batch.num_slots > batch.boundaries.num_tokens)
+        roles = np.concatenate([_roles_of(row) for row in items])
+        tail = [NEITHER] * (batch.num_slots > batch.boundaries.num_tokens)
         return {**batch.model_inputs(), "roles": torch.tensor([*roles.tolist(), *tail])}
+
+
+def _roles_of(row: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+    """Those of the documents that a model sees: an empty one has no edge."""
+    roles = int64_array(row["roles"], name="roles", ndims=(1,), error=TrainError)
+    lengths = np.asarray(row["seq_lengths"])
+    if roles.shape != lengths.shape:
+        raise TrainError(
+            f"a row has {len(roles)} roles and {len(lengths)} documents, expected one role for each document"
+        )
+    return roles[lengths > 0]
 
 
 class PackedDPOTrainer(PackedRows, Trainer):
@@ -119,6 +142,8 @@ class PackedDPOTrainer(PackedRows, Trainer):
 
     ``PackedDPOTrainer(model=sealed, ref_model=sealed_too, args=DPOConfig(...), train_dataset=pairs)``, where ``pairs``
     is ``PackedDataset(folder, columns=PREFERENCE_COLUMNS)`` over what ``hermetic pack`` made of preference records.
+    Dropout is off in both models, as in TRL, unless a ``DPOConfig`` has ``disable_dropout=False``: else the margin of a
+    pair would be noise at the start.
     """
 
     def __init__(
@@ -139,21 +164,25 @@ class PackedDPOTrainer(PackedRows, Trainer):
             **kwargs: as ``PackedRows`` and ``transformers.Trainer``.
 
         Raises:
-            TrainError: the reference is missing or not sealed, or a ``DPOConfig`` asks for another loss; or as
-                ``PackedRows``.
+            TrainError: the reference is missing, one of the models is not sealed, or a ``DPOConfig`` asks for another
+                loss; or as ``PackedRows``.
         """
         super().__init__(*args, data_collator=data_collator or PreferenceCollator(), **kwargs)
         _check_config(self.args)
+        for name, model in (("model", self.model), ("ref_model", ref_model)):
+            if model is not None and not is_sealed(model):
+                raise TrainError(
+                    f"{name} is not sealed, so documents of a row would reach each other in it; expected "
+                    f"hermetic.seal({name})"
+                )
         if ref_model is None and not hasattr(self.model, "disable_adapter"):
             raise TrainError(
                 "there is no ref_model and the model has no PEFT adapter to switch off; expected a sealed copy of the "
                 "model as it was before training"
             )
-        if ref_model is not None and not is_sealed(ref_model):
-            raise TrainError(
-                "ref_model is not sealed, so documents of a row would reach each other in it; expected "
-                "hermetic.seal(ref_model)"
-            )
+        if getattr(self.args, "disable_dropout", True):
+            for model in (self.model, ref_model):
+                _without_dropout(model)
         self.ref_model = None if ref_model is None else self._frozen(ref_model)
         self.beta = getattr(self.args, "beta", 0.1) if beta is None else beta
         self.model_accepts_loss_kwargs = False  # the loss is not the model's
@@ -206,6 +235,12 @@ class PackedDPOTrainer(PackedRows, Trainer):
         return document_log_probs(logits_of_batch(logits), batch)
 
 
+def _without_dropout(model: Any) -> None:
+    for module in () if model is None else model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+
+
 def _loss_types(config: Any) -> list[str]:
     found = getattr(config, "loss_type", "sigmoid")
     return [found] if isinstance(found, str) else list(found)
@@ -222,6 +257,10 @@ def _check_config(config: Any) -> None:
         "label_smoothing": bool(getattr(config, "label_smoothing", 0.0)),
         "precompute_ref_log_probs": getattr(config, "precompute_ref_log_probs", False),
         "sync_ref_model": getattr(config, "sync_ref_model", False),
+        "loss_weights": list(getattr(config, "loss_weights", None) or [1.0]) != [1.0],
+        "router_aux_loss_coef": bool(getattr(config, "router_aux_loss_coef", None)),
+        "activation_offloading": getattr(config, "activation_offloading", False),
+        "label_smoothing_factor": bool(config.label_smoothing_factor),
     }
     wrong = next((name for name, is_asked in asked.items() if is_asked), None)
     if wrong is not None:
