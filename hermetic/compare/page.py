@@ -22,8 +22,6 @@ from hermetic.compare.wording import (
 )
 from hermetic.markup import Lines, Section, Verdict, cell, document, escaped, row, section, soft, table
 
-_FACTS = ("used", "probe")
-
 
 def page(comparison: Comparison) -> str:
     """The comparison as the text of an HTML file.
@@ -58,9 +56,9 @@ def _refusals(comparison: Comparison) -> Section | None:
 
 
 def _table(comparison: Comparison) -> Section:
-    head = ("arm", *COLUMNS.values(), *_FACTS)
+    head = ("arm", "probe", *COLUMNS.values(), "used")
     lines = (_row(comparison, arm) for arm in comparison.arms)
-    whole = table(head, lines, name="Arm by arm", numbers=range(1, len(head) - 1))
+    whole = table(head, lines, name="Arm by arm", numbers=range(2, len(head)))
     return section("Arm by arm", whole, soft(f"{LEGEND} {floor_in_words(comparison)}"))
 
 
@@ -72,7 +70,7 @@ def _row(comparison: Comparison, arm: ArmResult) -> str:
     look = {"sealed": "ok", "leak": "beyond"}.get(verdict, "")
     cells = [cell(number, "number") for number in (*numbers, f"{arm.utilization:.1%}")]
     about = f'<br/><span class="soft">{escaped(arm.about)}</span>'
-    return row(arm.name, *cells, cell(verdict, look), kind="name", more=about)
+    return row(arm.name, cell(verdict, look), *cells, kind="name", more=about)
 
 
 def _illusions(comparison: Comparison) -> Section | None:

@@ -164,7 +164,7 @@ def facts(pairs: Iterable[tuple[str, str]], *, name: str) -> str:
 
 
 def finding(
-    *, code: str, what: str, way_out: str, where: Sequence[str] = (), more: str = "", look: Look = "bad"
+    *, code: str, what: str, way_out: str, where: Sequence[str] = (), more: str = "", tag: str = "", look: Look = "bad"
 ) -> str:
     """One thing that is wrong, what to do about it, and where it is.
 
@@ -174,13 +174,15 @@ def finding(
         way_out: what to do.
         where: places, as one writes them.
         more: what has to be known of it, small.
-        look: ``unsure`` of what may be meant.
+        tag: a word on how sure it is.
+        look: ``unsure`` of what may be meant, or may not be wrong.
     """
     name = f'<span class="code">{escaped(code)}</span> ' if code else ""
+    name += f'<span class="tag">{escaped(tag)}</span> ' if tag else ""
     places = f'<p class="where">{", ".join(f"<code>{escaped(place)}</code>" for place in where)}</p>' if where else ""
     return (
-        f'<div class="finding{" unsure" if look == "unsure" else ""}"><h3>{name}{escaped(what)}</h3>{places}'
-        f'{soft(more) if more else ""}<p class="do"><b>What to do</b> {escaped(way_out)}</p></div>'
+        f'<div class="finding {look}"><h3>{name}{escaped(what)}</h3>{places}'
+        f'{soft(more) if more else ""}<p class="do">{escaped(way_out)}</p></div>'
     )
 
 

@@ -78,7 +78,7 @@ def _entries(findings: Sequence[AuditFinding]) -> Iterator[list[AuditFinding]]:
 def _entry(alike: list[AuditFinding]) -> str:
     first, count = alike[0], len(alike)
     where = [f"{one.place}: {one.value}" if one.value else str(one.place) for one in alike[:MAX_PLACES]]
-    more = [first.certainty if first.versions is None else f"{first.certainty}: {first.versions}"]
+    more = [] if first.versions is None else [f"of {first.versions}"]
     if count > 1:
         more.append(f"{count:,} places")
     if count > MAX_PLACES:
@@ -90,6 +90,7 @@ def _entry(alike: list[AuditFinding]) -> str:
         way_out=first.way_out,
         where=where,
         more=f"{'; '.join(more)}.",
+        tag=first.certainty,
         look="bad" if first.certainty == "certain" else "unsure",
     )
 
