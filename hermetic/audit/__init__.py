@@ -1,6 +1,38 @@
-"""Artefacts read without running a model: configurations, scripts, batches and packed folders."""
+"""Artefacts read without running a model: configurations, scripts, batches and packed folders.
+
+What needs NumPy or more is imported with its name, so that rules are told wherever Python starts.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from hermetic.audit.finding import AuditFinding, AuditReport, Place
 from hermetic.audit.rule import Example, Rule
 
-__all__ = ["AuditFinding", "AuditReport", "Example", "Place", "Rule"]
+if TYPE_CHECKING:
+    from hermetic.audit.batch.audit import audit_batch
+    from hermetic.audit.readings import Reading, readings
+
+__all__ = [
+    "AuditFinding",
+    "AuditReport",
+    "Example",
+    "Place",
+    "Reading",
+    "Rule",
+    "audit_batch",
+    "readings",
+]
+
+_HOMES = {
+    "Reading": "hermetic.audit.readings",
+    "audit_batch": "hermetic.audit.batch.audit",
+    "readings": "hermetic.audit.readings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from its home when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name]), name)

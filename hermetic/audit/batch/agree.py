@@ -35,8 +35,8 @@ def contradictions(facts: BatchFacts) -> Iterator[AuditFinding]:
         yield facts.finding(
             "HM603",
             first,
-            what=f"{first} and {views[0].name} have different documents: at {facts.batch.where(slot)} a document {here} "
-            f"by {first}{_value(facts, first, slot)} and {there} by {others}",
+            what=f"{first} and {views[0].name} have different documents: at {facts.batch.where(slot)} a document "
+            f"{here} by {first}{_value(facts, first, slot)} and {there} by {others}",
             value=f"{int((facts.starts != _expected(facts, views[0])).sum())} of {int(facts.real.sum())} tokens",
             way_out="Derive all of them from one list of lengths, as PackedBatch.model_inputs() does",
         )

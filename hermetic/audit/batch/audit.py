@@ -18,8 +18,8 @@ from hermetic.audit.batch.files import read_batch
 from hermetic.audit.batch.names import POSITIONS
 from hermetic.audit.batch.sizes import LARGEST_SQUARE
 from hermetic.audit.batch.targets import silent_documents, supervised
-from hermetic.audit.batch.tensors import tensors_of
-from hermetic.audit.finding import AuditReport
+from hermetic.audit.batch.tensors import BatchTensors, tensors_of
+from hermetic.audit.finding import AuditFinding, AuditReport
 from hermetic.audit.readings import readings
 
 
@@ -58,6 +58,15 @@ def audit_batch(
         tensors = read_batch(Path(batch), name=name)
     else:
         tensors = tensors_of(batch, name=name)
+    beyond = _beyond(tensors)
+    if beyond:
+        return AuditReport(
+            subject=tensors.subject,
+            kind="batch",
+            stack=None,
+            findings=beyond,
+            notes=("the batch is beyond what can be counted; nothing else of it was looked at",),
+        )
     facts = facts_of(tensors, ends=ends, heads=heads, head_dim=head_dim)
     return AuditReport(
         subject=tensors.subject,
@@ -67,6 +76,13 @@ def audit_batch(
         facts=tuple(_facts(facts)),
         notes=tuple(_notes(facts)),
     )
+
+
+def _beyond(tensors: BatchTensors) -> tuple[AuditFinding, ...]:
+    """What is too large for a closer look."""
+    nothing = np.zeros(0, dtype=np.bool_)
+    sizes = BatchFacts(batch=tensors, views=(), starts=nothing, real=nothing)
+    return tuple(finding for code in ("HM760", "HM761") for finding in CHECKS[code](sizes))
 
 
 def _facts(facts: BatchFacts) -> list[tuple[str, str]]:

@@ -11,6 +11,11 @@ from typing import Final
 
 from hermetic.audit.rule import Rule
 from hermetic.audit.rules import (
+    batch_isolation,
+    batch_overflow,
+    batch_positions,
+    batch_reading,
+    batch_targets,
     measured_calls,
     measured_isolation,
     measured_positions,
@@ -35,6 +40,11 @@ TOPICS: Final[Mapping[str, str]] = MappingProxyType(
 """What the hundreds of the codes are about."""
 
 _MODULES: Final = (
+    batch_isolation,
+    batch_overflow,
+    batch_positions,
+    batch_reading,
+    batch_targets,
     measured_calls,
     measured_isolation,
     measured_positions,
