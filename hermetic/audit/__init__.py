@@ -11,7 +11,7 @@ from hermetic.audit.rule import Example, Rule
 
 if TYPE_CHECKING:
     from hermetic.audit.batch.audit import audit_batch
-    from hermetic.audit.readings import Reading, readings
+    from hermetic.audit.readings import Reading
 
 __all__ = [
     "AuditFinding",
@@ -21,13 +21,11 @@ __all__ = [
     "Reading",
     "Rule",
     "audit_batch",
-    "readings",
 ]
 
 _HOMES = {
     "Reading": "hermetic.audit.readings",
     "audit_batch": "hermetic.audit.batch.audit",
-    "readings": "hermetic.audit.readings",
 }
 
 
