@@ -24,8 +24,9 @@ hermetic explain --list
 ```
 
 The hundreds are topics. Codes below x20 are measured by running, by the [probe](../probe.md) and the
-[doctor](../doctor.md); the others are read without running anything, by an [audit](../audit.md): x20 to x39 of
-configurations, x40 to x59 of scripts, x60 to x79 of [batches](../audit-batch.md), x80 to x99 of packed folders.
+[doctor](../doctor.md); some of them are seen without, and so is all the rest, by an [audit](../audit.md): x20 to x39
+in settings, wherever they stand, x40 to x59 in scripts, x60 to x79 in [batches](../audit-batch.md), x80 to x99 in
+packed folders.
 
 Each rule has an example in which it is found and one that is sound. The tests run both through the door that a user's
 file takes, so the pages show them as text. The pages are written by `scripts/rules_pages.py`.

@@ -16,10 +16,22 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-_FINDERS: Final = (
-    *("probe, doctor", "audit of a configuration", "audit of a script", "audit of a batch", "audit of a folder"),
-)
-"""By the code's last two digits, twenty for each."""
+_READ_IN: Final = ("settings", "script", "batch", "folder")
+"""What an audit reads to find a rule, by the code's last two digits: twenty for each, from 20 on."""
+
+_ALSO_READ_IN: Final = {
+    "HM101": ("script", "batch"),
+    "HM102": ("script", "batch"),
+    "HM103": ("script", "batch"),
+    "HM109": ("batch",),
+    "HM201": ("script", "batch"),
+    "HM401": ("script", "batch"),
+    "HM403": ("script", "batch"),
+    "HM501": ("script",),
+    "HM602": ("batch",),
+    "HM603": ("batch",),
+}
+"""Where an audit reads what the probe and the doctor measure."""
 
 _DOCTOR_ALONE: Final = {"HM602", "HM603"}
 """Read off a training batch before there is anything to probe."""
@@ -68,13 +80,16 @@ def topic_of(rule: Rule) -> str:
 
 
 def found_by(rule: Rule) -> str:
-    """Which command finds it, by the code's place in its hundred.
+    """Which commands find it, and what an audit reads to find it.
 
     Example:
         >>> found_by(explain("HM101"))
-        'probe, doctor'
+        'probe, doctor, audit: script, batch'
     """
-    return "doctor" if rule.code in _DOCTOR_ALONE else _FINDERS[int(rule.code[-2:]) // 20]
+    place = int(rule.code[-2:]) // 20
+    running = () if place else ("doctor",) if rule.code in _DOCTOR_ALONE else ("probe", "doctor")
+    read_in = (_READ_IN[place - 1],) if place else _ALSO_READ_IN.get(rule.code, ())
+    return ", ".join([*running, *([f"audit: {', '.join(read_in)}"] if read_in else [])])
 
 
 def read_as(example: Example) -> str:
