@@ -6,6 +6,8 @@ import pytest
 import torch
 from stack_helpers import documents_of, losses_alone, network, reduced, rows_of, sealed, weights_of
 
+from hermetic.errors import TrainError
+
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is an optional extra")
 from hermetic.integrations.lightning import (  # noqa: E402 - Lightning comes first, for it may be missing
     LeakGuard,
@@ -115,6 +117,22 @@ def test_a_run_resumed_in_the_middle_of_an_epoch_takes_the_steps_of_one_that_did
     assert rest.seen == whole.seen[7:]
     assert resumed.global_step == 6
     assert torch.equal(weights_of(rest.model), weights_of(whole.model))
+
+
+@pytest.mark.parametrize("limit", [3, 0.6])
+def test_where_lightning_stops_inside_of_a_step_that_step_weighs_what_was_in_it(limit, tmp_path):
+    _, module = fitted(tmp_path, accumulate_grad_batches=2, limit_train_batches=limit)
+    _, whole = fitted(tmp_path, module=Tuner(sealed()), accumulate_grad_batches=2, max_steps=1)
+    last = reduced(losses_alone(whole.model, ROWS[2]), "token")
+
+    assert len(module.losses) == 3
+    assert module.losses[2] / 2 == pytest.approx(last, rel=1e-5)  # Lightning divides by two
+
+
+def test_a_number_of_micro_batches_that_changes_while_training_is_refused(tmp_path):
+    scheduler = lightning.callbacks.GradientAccumulationScheduler({0: 1, 1: 2})
+    with pytest.raises(TrainError, match="the Trainer has a GradientAccumulationScheduler"):
+        fitted(tmp_path, callbacks=[scheduler], max_epochs=2)
 
 
 def test_lightnings_trainer_is_probed_as_it_is(tmp_path):

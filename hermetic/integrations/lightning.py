@@ -9,12 +9,13 @@ collated before the first is trained on.
 import importlib
 import importlib.util
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from hermetic.errors import HermeticError, MissingDependencyError, ProbeError
+from hermetic.errors import HermeticError, MissingDependencyError, ProbeError, TrainError
 from hermetic.integrations.batches import batch_from_inputs, logits_of_batch, no_loss
 from hermetic.integrations.loading import RowLoader, row_loader
 from hermetic.loss import Reduction, loss_denominator, packed_loss
@@ -29,11 +30,14 @@ def _class_of_lightning(name: str) -> Any:
     """A class of whichever of Lightning's two packages is installed."""
     for package, home in (("lightning", "lightning.pytorch"), ("pytorch_lightning", "pytorch_lightning")):
         if importlib.util.find_spec(package) is not None:
-            return getattr(importlib.import_module(home), name)
+            return operator.attrgetter(name)(importlib.import_module(home))
     raise MissingDependencyError(
         "hermetic.integrations.lightning needs the package 'lightning', which is not installed; expected the extra "
         "that brings it: pip install 'hermetic[lightning]'"
     )
+
+
+_ACCUMULATION_SCHEDULER = _class_of_lightning("callbacks.GradientAccumulationScheduler")
 
 
 class WeighedLoader:
@@ -43,7 +47,15 @@ class WeighedLoader:
     makes up for both. A position inside an epoch is saved and restored with Lightning's checkpoints.
     """
 
-    def __init__(self, loader: RowLoader, *, accumulation_steps: int, num_ranks: int, reduction: Reduction) -> None:
+    def __init__(
+        self,
+        loader: RowLoader,
+        *,
+        accumulation_steps: int,
+        num_ranks: int,
+        reduction: Reduction,
+        limit: int | None = None,
+    ) -> None:
         """Wrap a loader.
 
         Args:
@@ -51,6 +63,7 @@ class WeighedLoader:
             accumulation_steps: micro-batches of an optimizer step.
             num_ranks: ranks that average gradients.
             reduction: as in ``packed_loss``.
+            limit: micro-batches of an epoch after which Lightning stops and takes its last step.
         """
         self.loader = loader
         self.sampler: Any = loader.batch_sampler
@@ -58,6 +71,7 @@ class WeighedLoader:
         self.accumulation_steps = accumulation_steps
         self.num_ranks = num_ranks
         self.reduction = reduction
+        self.limit = limit
         self._given = 0
         self._resumed: Mapping[str, int] | None = None
 
@@ -68,7 +82,7 @@ class WeighedLoader:
         resumed, self._resumed = self._resumed, None
         skipped = resumed["given"] if resumed is not None and resumed["epoch"] == self.sampler.epoch else 0
         self._given = 0
-        batches = iter(self.loader)
+        batches = itertools.islice(self.loader, self.limit)
         while step := list(itertools.islice(batches, self.accumulation_steps)):
             weight = self._weight(step)
             for inputs in step:
@@ -130,11 +144,25 @@ class PackedDataModule(_class_of_lightning("LightningDataModule")):  # type: ign
             self.val_dataloader = self.evaluation_dataloader
 
     def train_dataloader(self) -> WeighedLoader:
-        """This rank's micro-batches, with ``step_weight``."""
+        """This rank's micro-batches, with ``step_weight``.
+
+        Raises:
+            TrainError: a callback would change the micro-batches of a step while training.
+        """
+        if any(isinstance(callback, _ACCUMULATION_SCHEDULER) for callback in self.trainer.callbacks):
+            raise TrainError(
+                "the Trainer has a GradientAccumulationScheduler, which changes how many micro-batches make a step when "
+                "they are weighed already; expected one number for the whole run: Trainer(accumulate_grad_batches=...)"
+            )
         accumulation = self.trainer.accumulate_grad_batches
         loader = self._loader(self.train, accumulation_steps=accumulation, seed=self.seed, window=self.window)
+        limit = self.trainer.limit_train_batches
         return WeighedLoader(
-            loader, accumulation_steps=accumulation, num_ranks=self.trainer.world_size, reduction=self.reduction
+            loader,
+            accumulation_steps=accumulation,
+            num_ranks=self.trainer.world_size,
+            reduction=self.reduction,
+            limit=int(limit * len(loader)) if isinstance(limit, float) else limit,
         )
 
     def evaluation_dataloader(self) -> RowLoader:
