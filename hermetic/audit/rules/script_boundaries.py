@@ -1,0 +1,242 @@
+"""Where a script takes its boundaries from, and what keeps them from arriving."""
+
+import ast
+from collections.abc import Iterator
+
+from hermetic.audit.finding import AuditFinding
+from hermetic.audit.rule import Example, Rule
+from hermetic.audit.script.flow import expanded, peel
+from hermetic.audit.script.packing import implementations, may_be_flash, packs, restarts
+from hermetic.audit.script.script import BOUNDARIES, EDGES, Script, Slot
+
+_SOFT_PROMPTS = (
+    "PrefixTuningConfig",
+    "PromptTuningConfig",
+    "PromptEncoderConfig",
+    "MultitaskPromptTuningConfig",
+    "CPTConfig",
+)
+
+
+def from_end_tokens(script: Script) -> Iterator[AuditFinding]:
+    """HM144: boundaries that are looked for among the tokens."""
+    seen: set[ast.AST] = set()
+    for slot in script.slot_values(*BOUNDARIES):
+        for node in expanded(slot.value, script.names):
+            if node in seen or not isinstance(node, ast.Compare) or not _asks_for_the_end(node):
+                continue
+            seen.add(node)
+            yield script.finding(
+                "HM144",
+                node,
+                slot.key,
+                what="boundaries are looked for among the tokens: every end-of-text token ends a document here, also "
+                "one that ends a turn, and a document that was cut has none",
+                certainty="likely",
+                way_out="Keep the lengths of the documents when they are laid end to end: "
+                "hermetic.Boundaries.from_lengths(lengths)",
+            )
+
+
+def _asks_for_the_end(node: ast.Compare) -> bool:
+    """``ids == eos_token_id``."""
+    words = [getattr(one, "attr", getattr(one, "id", "")) for one in (node.left, *node.comparators)]
+    return isinstance(node.ops[0], ast.Eq) and any(
+        str(word).lower().strip("_").split("_")[0] in {"eos", "eot", "eod"} or "_eos" in str(word).lower()
+        for word in words
+    )
+
+
+def soft_prompts(script: Script) -> Iterator[AuditFinding]:
+    """HM145: a tuning method whose learned prefix turns isolation off."""
+    if script.sealed or not packs(script):
+        return
+    for call in script.named(*_SOFT_PROMPTS, of=("peft",)):
+        prefix = call.short == "PrefixTuningConfig"
+        yield script.finding(
+            "HM145",
+            call.node,
+            call.short,
+            what=f"a learned {'prefix' if prefix else 'prompt'} over packed rows: "
+            + (
+                "it is a cache, and where there is one, transformers looks for no packed documents"
+                if prefix
+                else "PEFT drops position_ids, by which documents are told apart"
+            ),
+            certainty="certain",
+            way_out="Train without packing, or with LoRA, which changes no mask and no position",
+        )
+
+
+def flash_over_rows(script: Script) -> Iterator[AuditFinding]:
+    """HM146: several packed rows in a batch of flash attention, and no cumulative lengths."""
+    used = implementations(script)
+    if script.sealed or not used or not may_be_flash(script) or not all(isinstance(one, str) for one in used):
+        return
+    if any(True for _ in script.slot_values(*EDGES)) or not _rows_in_a_batch(script):
+        return
+    restarting = any(restarts(slot.value, script.names) for slot in script.slot_values("position_ids"))
+    for slot in script.slot_values("position_ids"):
+        if restarting and _is_stacked(slot, script):
+            yield script.finding(
+                "HM146",
+                slot.node,
+                "position_ids",
+                what="several packed rows are stacked, and flash attention reads boundaries off positions only where a "
+                "batch has one row: here each row is one causal document",
+                certainty="certain",
+                way_out="Lay the rows end to end and pass cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k "
+                "(hermetic.collate does), or take one row per batch",
+            )
+
+
+def _rows_in_a_batch(script: Script) -> bool:
+    sizes = [
+        script.value(call.keywords.get(key))
+        for call in script.calls
+        for key in ("batch_size", "per_device_train_batch_size")
+    ]
+    return any(isinstance(size, int) and size > 1 for size in sizes)
+
+
+def _is_stacked(slot: Slot, script: Script) -> bool:
+    """``torch.stack([row["position_ids"] for row in rows])``, or the same of lists."""
+    core = peel(slot.value, script.names).core
+    if isinstance(core, ast.Call) and script.names.dotted(core.func) == "torch.stack" and core.args:
+        core = peel(core.args[0], script.names).core
+    entry = core.elt if isinstance(core, ast.ListComp) and len(core.generators) == 1 else None
+    entry = peel(entry, script.names).core if entry is not None else None
+    return (
+        isinstance(entry, ast.Subscript)
+        and isinstance(entry.slice, ast.Constant)
+        and entry.slice.value == "position_ids"
+        and slot.how == "entry"
+    )
+
+
+_STACKING = """\
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained(
+    "some/model", attn_implementation="flash_attention_2", use_cache=False
+)
+
+
+def pack(documents):
+    ids = [token for document in documents for token in document["input_ids"]]
+    positions = [place for document in documents for place in range(len(document["input_ids"]))]
+    return {"input_ids": ids, "position_ids": positions}
+
+
+"""
+
+RULES = (
+    Rule(
+        code="HM144",
+        name="boundaries-from-end-tokens",
+        what="Document boundaries are derived from where the end-of-text token stands in the row.",
+        why="In chat data the same token ends every turn, so one conversation becomes several documents and later "
+        "turns lose what was said: of the tokens [5, 2, 6, 2] with 2 as the end the length was taken for 2, not 4, and "
+        "the packed loss was 5.29 instead of 3.66. A document that was cut has no end and merges with the next, and "
+        "whether the end belongs to the document before it or after it is easily got wrong.",
+        bad=Example(
+            door="script",
+            text="""\
+def boundaries(input_ids, tokenizer):
+    document_ids = (input_ids == tokenizer.eos_token_id).cumsum(0)
+    return document_ids
+""",
+        ),
+        good=Example(
+            door="script",
+            text="""\
+import torch
+
+
+def boundaries(documents):
+    lengths = torch.tensor([len(document["input_ids"]) for document in documents])
+    document_ids = torch.repeat_interleave(torch.arange(len(documents)), lengths)
+    return document_ids
+""",
+        ),
+        fix="Carry the lengths along from where the documents are joined.",
+        sources=("NVIDIA-NeMo/Speech#14437", "pytorch/torchtitan#3130", "OpenEvaByte/evabyte#10"),
+        check=from_end_tokens,
+    ),
+    Rule(
+        code="HM145",
+        name="soft-prompts-over-packed-rows",
+        what="Prefix or prompt tuning (PEFT) of a model that is given packed rows.",
+        why="On packed rows of a tiny Llama prefix tuning moved documents' logits by 3.8 without a warning, for its "
+        "prefix is a cache; prompt tuning moved them by 2.7, for it drops positions. LoRA was exact.",
+        bad=Example(
+            door="script",
+            text="""\
+from peft import PrefixTuningConfig
+from trl import SFTConfig, SFTTrainer
+
+trainer = SFTTrainer(
+    "some/model",
+    args=SFTConfig(packing=True, model_init_kwargs={"attn_implementation": "flash_attention_2"}),
+    peft_config=PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=8),
+)
+""",
+        ),
+        good=Example(
+            door="script",
+            text="""\
+from peft import LoraConfig
+from trl import SFTConfig, SFTTrainer
+
+trainer = SFTTrainer(
+    "some/model",
+    args=SFTConfig(packing=True, model_init_kwargs={"attn_implementation": "flash_attention_2"}),
+    peft_config=LoraConfig(task_type="CAUSAL_LM"),
+)
+""",
+        ),
+        fix="Do not pack for these methods, or use LoRA.",
+        sources=("huggingface/peft#1093", "measured: peft 0.21.2 with transformers 5.24.0"),
+        check=soft_prompts,
+    ),
+    Rule(
+        code="HM146",
+        name="packed-rows-stacked-under-flash-attention",
+        what="Packed rows are stacked into a batch of several for flash attention, with positions and without "
+        "cumulative lengths.",
+        why="transformers reads boundaries off positions for flash attention only where the batch has one row. With "
+        "two it attends to each row as to one document, and nothing is said: documents [3, 3] and [2, 2, 2] need "
+        "[0, 3, 6, 8, 10, 12].",
+        bad=Example(
+            door="script",
+            text=f"""\
+{_STACKING}def collate(rows):
+    return {{
+        "input_ids": torch.tensor([row["input_ids"] for row in rows]),
+        "position_ids": torch.tensor([row["position_ids"] for row in rows]),
+    }}
+
+
+loader = DataLoader([], batch_size=4, collate_fn=collate)
+""",
+        ),
+        good=Example(
+            door="script",
+            text=f"""\
+{_STACKING}def collate(rows):
+    return {{
+        "input_ids": torch.tensor([row["input_ids"] for row in rows]),
+        "position_ids": torch.tensor([row["position_ids"] for row in rows]),
+    }}
+
+
+loader = DataLoader([], batch_size=1, collate_fn=collate)
+""",
+        ),
+        fix="One row per batch, or all rows end to end with cumulative lengths.",
+        sources=("axolotl-ai-cloud/axolotl#1375",),
+        check=flash_over_rows,
+    ),
+)

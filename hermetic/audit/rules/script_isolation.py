@@ -1,0 +1,309 @@
+"""Attention in a script that reaches across documents: masks that are causal alone, caches, functions without masks."""
+
+import ast
+from collections.abc import Iterator
+
+from hermetic.audit.finding import AuditFinding
+from hermetic.audit.rule import Example, Rule
+from hermetic.audit.script.flow import loop_around, mentioned
+from hermetic.audit.script.packing import boundary_names, implementations, isolates, packs, rows
+from hermetic.audit.script.script import BOUNDARIES, VARLEN, Call, Script
+
+_PLAIN = ("scaled_dot_product_attention", "flash_attn_func", "flash_attn_qkvpacked_func")
+_APART = ("create_block_mask", "nested_tensor_from_jagged", "nested_tensor", "split_with_sizes", "packed_attention")
+
+
+def causal_alone(script: Script) -> Iterator[AuditFinding]:
+    """HM140: attention of the script's own, causal over a row of documents."""
+    if script.sealed or any(True for _ in script.named(*VARLEN, *_APART)):
+        return
+    row = any(script.imports("torch") for _ in rows(script))
+    for call in script.named(*_PLAIN, of=("torch", "flash_attn")):
+        if not _is_causal(call, script) or _has_a_mask(call, script) or loop_around(call.node, script.names):
+            continue
+        beside = boundary_names(script.names.function_of(call.node), script.names)
+        if not (row or beside) or _is_a_branch_without_boundaries(call, script):
+            continue
+        what = "documents of a row are attended to under a causal mask alone: each sees all before it"
+        yield script.finding(
+            "HM140",
+            call.node,
+            f"{call.short}({'is_causal' if 'is_causal' in call.keywords else 'causal'})",
+            what=what,
+            certainty="certain" if row else "likely",
+            way_out="Give attention the boundaries: hermetic.packed_attention(q, k, v, boundaries), "
+            "flash_attn_varlen_func with cu_seqlens, or a mask of document numbers",
+        )
+
+
+def _is_causal(call: Call, script: Script) -> bool:
+    return any(script.value(call.keywords.get(key)) is True for key in ("is_causal", "causal"))
+
+
+def _has_a_mask(call: Call, script: Script) -> bool:
+    mask = call.keywords.get("attn_mask", call.node.args[3] if len(call.node.args) > 3 else None)
+    return mask is not None and script.value(mask) is not None
+
+
+def _is_a_branch_without_boundaries(call: Call, script: Script) -> bool:
+    """``if cu_seqlens is None: ...``: the way for rows that hold one document."""
+    tests = (one.test for one in script.names.above(call.node) if isinstance(one, (ast.If, ast.IfExp)))
+    return any(mentioned(test) & BOUNDARIES for test in tests)
+
+
+def block_mask_alone(script: Script) -> Iterator[AuditFinding]:
+    """HM141: a block mask whose function looks at places and not at documents."""
+    calls = list(script.named("create_block_mask", of=("torch",)))
+    if script.sealed or len(calls) != 1 or any(True for _ in script.named("and_masks")):
+        return
+    (call,) = calls
+    given = call.node.args[0] if call.node.args else call.keywords.get("mask_mod")
+    beside = boundary_names(script.names.function_of(call.node), script.names)
+    if given is None or not _only_causal(given, script) or not (beside or rows(script)):
+        return
+    yield script.finding(
+        "HM141",
+        call.node,
+        "create_block_mask",
+        what="the block mask of a row of documents asks only which token comes first, so each document sees all "
+        "before it",
+        certainty="certain" if rows(script) else "likely",
+        way_out="Compare document numbers too: (q_idx >= kv_idx) & (document_ids[q_idx] == document_ids[kv_idx]), or "
+        "call hermetic.packed_attention(..., backend='flex')",
+    )
+
+
+def _only_causal(given: ast.expr, script: Script) -> bool:
+    """Whether a mask function is one comparison of its last two parameters."""
+    function: ast.AST | None = given
+    if isinstance(given, ast.Name):
+        found = script.names.of(given.id, given)
+        function = (found[0].value or found[0].node) if len(found) == 1 else None
+    if isinstance(function, ast.Lambda):
+        body: ast.expr | None = function.body
+    elif isinstance(function, ast.FunctionDef) and isinstance(function.body[-1], ast.Return):
+        body = function.body[-1].value if len(function.body) <= 2 else None
+    else:
+        return False
+    parameters = [one.arg for one in function.args.args]
+    return isinstance(body, ast.Compare) and len(parameters) == 4 and mentioned(body) == set(parameters[2:])
+
+
+def unmasked_function(script: Script) -> Iterator[AuditFinding]:
+    """HM143: an attention function that transformers makes no mask for."""
+    if script.sealed or not packs(script):
+        return
+    registered = [
+        (call, call.name.lower()) for call in script.named("register", of=("transformers",)) if call.node.args
+    ]
+    masked = [script.value(call.node.args[0]) for call, name in registered if "mask" in name]
+    for call, interface in registered:
+        name = script.value(call.node.args[0])
+        if "mask" in interface or "attention" not in interface or len(call.node.args) < 2 or not isinstance(name, str):
+            continue
+        if name in masked or name not in implementations(script) or _reads_boundaries(call.node.args[1], script):
+            continue
+        yield script.finding(
+            "HM143",
+            call.node,
+            "AttentionInterface.register",
+            what=f"attention {name!r} has no mask function, so transformers gives it no mask at all",
+            certainty="certain",
+            way_out=f"Register one too: AttentionMaskInterface.register({name!r}, sdpa_mask), or call "
+            "hermetic.seal(model)",
+        )
+
+
+def _reads_boundaries(function: ast.expr, script: Script) -> bool:
+    """Whether the function goes by lengths or positions itself, or cannot be seen."""
+    found = script.names.of(function.id, function) if isinstance(function, ast.Name) else []
+    if len(found) != 1 or not isinstance(found[0].node, (ast.FunctionDef, ast.Lambda)):
+        return True
+    inside = ast.walk(found[0].node)
+    words = [getattr(one, "id", getattr(one, "arg", getattr(one, "value", None))) for one in inside]
+    return any(isinstance(word, str) and (word in BOUNDARIES or word == "position_ids") for word in words)
+
+
+def cut_without_boundaries(script: Script) -> Iterator[AuditFinding]:
+    """HM142: documents laid end to end and cut, with nothing that says where one starts."""
+    for row in rows(script):
+        if isolates(row, script) or not _is_cut(row.scope, script):
+            continue
+        yield script.finding(
+            "HM142",
+            row.join.node,
+            "input_ids",
+            what="documents are laid end to end and cut into rows, and nothing says where one starts",
+            certainty="likely",
+            way_out="Pack whole documents: hermetic.plan_rows and hermetic.collate, or hermetic pack",
+        )
+
+
+def _is_cut(scope: ast.AST, script: Script) -> bool:
+    """``x[i : i + block]`` for ``i`` in ``range(0, total, block)``, in one function."""
+    inside = [node for node in script.names.nodes if script.names.function_of(node) is scope]
+    steps = {
+        name
+        for node in inside
+        if isinstance(node, (ast.For, ast.comprehension)) and _is_stepped(node.iter, script)
+        for name in mentioned(node.target)
+    }
+    slices = (node.slice for node in inside if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice))
+    return any(isinstance(one.lower, ast.Name) and one.lower.id in steps and one.upper is not None for one in slices)
+
+
+def _is_stepped(over: ast.expr, script: Script) -> bool:
+    return isinstance(over, ast.Call) and script.names.dotted(over.func) == "<range>" and len(over.args) == 3
+
+
+_FLEX_HEAD = """\
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+
+def attend(q, k, v, document_ids):
+"""
+
+RULES = (
+    Rule(
+        code="HM140",
+        name="causal-mask-over-packed-documents",
+        what="Attention over a row of several documents is given a causal mask and nothing that tells them apart.",
+        why="Of documents of 3 and 5 tokens a causal mask shows 36 pairs of tokens where 21 are right; in the other 15 "
+        "the second document reads the first. Changing one document of such a row has been measured to move another's "
+        "logits by 11.3.",
+        bad=Example(
+            door="script",
+            text="""\
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def attend(q, k, v, cu_seqlens):
+    return scaled_dot_product_attention(q, k, v, is_causal=True)
+""",
+        ),
+        good=Example(
+            door="script",
+            text="""\
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def attend(q, k, v, document_ids):
+    causal = torch.ones(len(document_ids), len(document_ids), dtype=torch.bool).tril()
+    return scaled_dot_product_attention(q, k, v, attn_mask=causal & (document_ids[:, None] == document_ids[None]))
+""",
+        ),
+        fix="Give the attention function what it needs to know documents by: cu_seqlens, a block mask or a mask of "
+        "document numbers.",
+        sources=("karpathy/nanoGPT#280", "DeepOpt-com/WrinkleFree-Monorepo#53", "huggingface/nanoVLM#204"),
+        check=causal_alone,
+    ),
+    Rule(
+        code="HM141",
+        name="block-mask-without-documents",
+        what="The mask function of FlexAttention compares places alone, over rows of several documents.",
+        why="The block mask is then the triangle of the whole row, and each document reads all before it, 15 of 36 "
+        "pairs for documents of 3 and 5 tokens. It is also slower than the right one, which has fewer blocks.",
+        bad=Example(
+            door="script",
+            text=f"""\
+{_FLEX_HEAD}    mask = create_block_mask(lambda b, h, q, kv: q >= kv, None, None, len(document_ids), len(document_ids))
+    return flex_attention(q, k, v, block_mask=mask)
+""",
+        ),
+        good=Example(
+            door="script",
+            text=f"""\
+{_FLEX_HEAD}    def causal_inside(b, h, i, j):
+        return (i >= j) & (document_ids[i] == document_ids[j])
+
+    mask = create_block_mask(causal_inside, None, None, len(document_ids), len(document_ids))
+    return flex_attention(q, k, v, block_mask=mask)
+""",
+        ),
+        fix="Compare the numbers of the documents as well.",
+        sources=("meta-pytorch/torchtune#1193", "karpathy/nanoGPT#280"),
+        check=block_mask_alone,
+    ),
+    Rule(
+        code="HM142",
+        name="documents-cut-without-boundaries",
+        what="Token ids of documents are laid end to end and cut into rows of one length, without boundaries.",
+        why="Each document sees those before it in its row, documents are cut in two wherever a row ends, and nothing "
+        "later can tell them apart: no mask, no position and no seal, which needs boundaries too. An end-of-text token "
+        "between them separates nothing for attention.",
+        bad=Example(
+            door="script",
+            text="""\
+from itertools import chain
+
+
+def group_texts(examples, block=1024):
+    ids = list(chain.from_iterable(example["input_ids"] for example in examples))
+    return [{"input_ids": ids[i : i + block]} for i in range(0, len(ids), block)]
+""",
+        ),
+        good=Example(
+            door="script",
+            text="""\
+import hermetic
+
+
+def rows(documents, capacity=1024):
+    plan = hermetic.plan_rows([len(one["input_ids"]) for one in documents], capacity)
+    return [hermetic.collate([documents[i] for i in row]) for row in plan.rows()]
+""",
+        ),
+        fix="Put whole documents into rows and keep where each begins.",
+        sources=("huggingface/trl#1230", "huggingface/trl#3067", "Lightning-AI/litgpt#620"),
+        check=cut_without_boundaries,
+    ),
+    Rule(
+        code="HM143",
+        name="attention-without-mask-function",
+        what="A custom attention function is registered with transformers and no mask function of the same name.",
+        why="transformers then makes no mask, whatever positions say: packed documents of a tiny Llama moved each "
+        "other's logits by 0.47, and by 2.4e-07 with a mask function registered.",
+        bad=Example(
+            door="script",
+            text="""\
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AutoModelForCausalLM, DataCollatorWithFlattening
+
+
+def mine(module, query, key, value, attention_mask, **options):
+    out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, is_causal=attention_mask is None)
+    return out.transpose(1, 2), None
+
+
+AttentionInterface.register("mine", mine)
+model = AutoModelForCausalLM.from_pretrained("some/model", attn_implementation="mine", use_cache=False)
+collator = DataCollatorWithFlattening()
+""",
+        ),
+        good=Example(
+            door="script",
+            text="""\
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, DataCollatorWithFlattening
+from transformers.masking_utils import sdpa_mask
+
+
+def mine(module, query, key, value, attention_mask, **options):
+    out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, is_causal=attention_mask is None)
+    return out.transpose(1, 2), None
+
+
+AttentionInterface.register("mine", mine)
+AttentionMaskInterface.register("mine", sdpa_mask)
+model = AutoModelForCausalLM.from_pretrained("some/model", attn_implementation="mine", use_cache=False)
+collator = DataCollatorWithFlattening()
+""",
+        ),
+        fix="Register a mask function under the same name.",
+        sources=("measured: transformers 5.24.0, masking_utils makes no mask for a name that it does not know",),
+        check=unmasked_function,
+    ),
+)
