@@ -151,7 +151,7 @@ class PackedDataModule(_class_of_lightning("LightningDataModule")):  # type: ign
         """
         if any(isinstance(callback, _ACCUMULATION_SCHEDULER) for callback in self.trainer.callbacks):
             raise TrainError(
-                "the Trainer has a GradientAccumulationScheduler, which changes how many micro-batches make a step when "
+                "the Trainer has a GradientAccumulationScheduler, which changes the micro-batches of a step when "
                 "they are weighed already; expected one number for the whole run: Trainer(accumulate_grad_batches=...)"
             )
         accumulation = self.trainer.accumulate_grad_batches
