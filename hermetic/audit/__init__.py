@@ -12,6 +12,7 @@ from hermetic.audit.rule import Example, Rule
 if TYPE_CHECKING:
     from hermetic.audit.batch.audit import audit_batch
     from hermetic.audit.readings import Reading
+    from hermetic.audit.script.report import audit_script
 
 __all__ = [
     "AuditFinding",
@@ -21,11 +22,13 @@ __all__ = [
     "Reading",
     "Rule",
     "audit_batch",
+    "audit_script",
 ]
 
 _HOMES = {
     "Reading": "hermetic.audit.readings",
     "audit_batch": "hermetic.audit.batch.audit",
+    "audit_script": "hermetic.audit.script.report",
 }
 
 

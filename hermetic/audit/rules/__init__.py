@@ -23,6 +23,10 @@ from hermetic.audit.rules import (
     measured_state,
     measured_targets,
     measured_weights,
+    script_boundaries,
+    script_isolation,
+    script_lengths,
+    script_weights,
 )
 
 TOPICS: Final[Mapping[str, str]] = MappingProxyType(
@@ -52,6 +56,10 @@ _MODULES: Final = (
     measured_state,
     measured_targets,
     measured_weights,
+    script_boundaries,
+    script_isolation,
+    script_lengths,
+    script_weights,
 )
 
 
