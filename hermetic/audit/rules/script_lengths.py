@@ -280,7 +280,7 @@ _SOUND = _varlen("pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))")
 RULES = (
     Rule(
         code="HM240",
-        name="edges-without-leading-zero",
+        name="sum-of-lengths-without-zero",
         what="Cumulative lengths are given to a kernel or a model without the 0 that they begin with.",
         why="For documents of 3 and 5 tokens [3, 8] says one document, which begins at token 3: the first three tokens "
         "belong to none, and a kernel leaves what it should have written for them as the memory was, which has been "
