@@ -146,8 +146,9 @@ def codes_emitted(source: str) -> set[str]:
 
 
 def sources_of(*patterns: str) -> Iterator[str]:
-    for pattern in patterns:
-        yield from (path.read_text(encoding="utf-8") for path in sorted(ROOT.glob(pattern)))
+    """Files that name a code at all."""
+    texts = (path.read_text(encoding="utf-8") for pattern in patterns for path in sorted(ROOT.glob(pattern)))
+    yield from (text for text in texts if CODE.search(text))
 
 
 def emitted_by(*patterns: str) -> set[str]:
