@@ -6,16 +6,8 @@ from collections.abc import Iterator
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.rule import Example, Rule
 from hermetic.audit.script.flow import expanded, peel
-from hermetic.audit.script.packing import implementations, may_be_flash, packs, restarts
+from hermetic.audit.script.packing import implementations, may_be_flash, restarts
 from hermetic.audit.script.script import BOUNDARIES, EDGES, Script, Slot
-
-_SOFT_PROMPTS = (
-    "PrefixTuningConfig",
-    "PromptTuningConfig",
-    "PromptEncoderConfig",
-    "MultitaskPromptTuningConfig",
-    "CPTConfig",
-)
 
 
 def from_end_tokens(script: Script) -> Iterator[AuditFinding]:
@@ -47,29 +39,8 @@ def _asks_for_the_end(node: ast.Compare) -> bool:
     )
 
 
-def soft_prompts(script: Script) -> Iterator[AuditFinding]:
-    """HM145: a tuning method whose learned prefix turns isolation off."""
-    if script.sealed or not packs(script):
-        return
-    for call in script.named(*_SOFT_PROMPTS, of=("peft",)):
-        prefix = call.short == "PrefixTuningConfig"
-        yield script.finding(
-            "HM145",
-            call.node,
-            call.short,
-            what=f"a learned {'prefix' if prefix else 'prompt'} over packed rows: "
-            + (
-                "it is a cache, and where there is one, transformers looks for no packed documents"
-                if prefix
-                else "PEFT drops position_ids, by which documents are told apart"
-            ),
-            certainty="certain",
-            way_out="Train without packing, or with LoRA, which changes no mask and no position",
-        )
-
-
 def flash_over_rows(script: Script) -> Iterator[AuditFinding]:
-    """HM146: several packed rows in a batch of flash attention, and no cumulative lengths."""
+    """HM145: several packed rows in a batch of flash attention, and no cumulative lengths."""
     used = implementations(script)
     if script.sealed or not used or not may_be_flash(script) or not all(isinstance(one, str) for one in used):
         return
@@ -79,7 +50,7 @@ def flash_over_rows(script: Script) -> Iterator[AuditFinding]:
     for slot in script.slot_values("position_ids"):
         if restarting and _is_stacked(slot, script):
             yield script.finding(
-                "HM146",
+                "HM145",
                 slot.node,
                 "position_ids",
                 what="several packed rows are stacked, and flash attention reads boundaries off positions only where a "
@@ -167,42 +138,6 @@ def boundaries(documents):
     ),
     Rule(
         code="HM145",
-        name="soft-prompts-over-packed-rows",
-        what="Prefix or prompt tuning (PEFT) of a model that is given packed rows.",
-        why="On packed rows of a tiny Llama prefix tuning moved documents' logits by 3.8 without a warning, for its "
-        "prefix is a cache; prompt tuning moved them by 2.7, for it drops positions. LoRA was exact.",
-        bad=Example(
-            door="script",
-            text="""\
-from peft import PrefixTuningConfig
-from trl import SFTConfig, SFTTrainer
-
-trainer = SFTTrainer(
-    "some/model",
-    args=SFTConfig(packing=True, model_init_kwargs={"attn_implementation": "flash_attention_2"}),
-    peft_config=PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=8),
-)
-""",
-        ),
-        good=Example(
-            door="script",
-            text="""\
-from peft import LoraConfig
-from trl import SFTConfig, SFTTrainer
-
-trainer = SFTTrainer(
-    "some/model",
-    args=SFTConfig(packing=True, model_init_kwargs={"attn_implementation": "flash_attention_2"}),
-    peft_config=LoraConfig(task_type="CAUSAL_LM"),
-)
-""",
-        ),
-        fix="Do not pack for these methods, or use LoRA.",
-        sources=("huggingface/peft#1093", "measured: peft 0.21.2 with transformers 5.24.0"),
-        check=soft_prompts,
-    ),
-    Rule(
-        code="HM146",
         name="packed-rows-stacked-under-flash-attention",
         what="Packed rows are stacked into a batch of several for flash attention, with positions and without "
         "cumulative lengths.",

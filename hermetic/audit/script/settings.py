@@ -5,15 +5,16 @@ model's own (``from_pretrained(attn_implementation=...)``) stand beside them.
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hermetic.audit.script.packing import implementations, packs_by_trl
-from hermetic.audit.script.script import Call, Script
-from hermetic.audit.setup import UNKNOWN, Attention, Setting, Setup, Versions
+from hermetic.audit.script.packing import implementations, packs_by_trl, restarts, rows
+from hermetic.audit.script.script import EDGES, Call, Script
+from hermetic.audit.setup import UNKNOWN, Attention, Model, Setting, Setup, Versions
 from hermetic.audit.stacks import trl
-from hermetic.audit.stacks.families import model_of
+from hermetic.audit.stacks.families import model_of, type_by_name
 from hermetic.audit.stacks.reading import Reader, attention_of
 from hermetic.audit.stacks.trainer import trainer_facts
 
@@ -22,6 +23,17 @@ _TELLING: Final = frozenset(
     {"packing", "packing_strategy", "padding_free", "attn_implementation", "model_init_kwargs", "use_cache"}
 )
 """Settings without which nothing can be said of packing."""
+
+_OF_A_CLASS: Final = re.compile(r"\.(?!Auto)(?P<family>[A-Z]\w+?)(ForCausalLM|LMHeadModel)(\._?from_\w+)?$")
+
+_ADAPTERS: Final[Mapping[str, str]] = {
+    "LoraConfig": "lora",
+    "PrefixTuningConfig": "prefix_tuning",
+    "PromptTuningConfig": "prompt_tuning",
+    "PromptEncoderConfig": "p_tuning",
+    "MultitaskPromptTuningConfig": "multitask_prompt_tuning",
+}
+"""Configurations of PEFT, and what they are called in a file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,10 +50,15 @@ def setups_of(script: Script, versions: Versions) -> Read:
     for call in script.named(*_OF_TRL, of=("trl",)):
         settings, unread = settings_of(call, script)
         notes += unread
-        setups.append(trl.setup_of({**_of_model(script), **settings}, versions=versions))
+        setups.append(_of_trl({**_of_model(script), **settings}, script, versions))
     flattened = _flattened(script, versions)
     notes += _unread_models(script)
     return Read(setups=(*setups, *([flattened] if flattened else [])), notes=tuple(dict.fromkeys(notes)))
+
+
+def _of_trl(settings: dict[str, Setting], script: Script, versions: Versions) -> Setup:
+    adapter = _adapter(script)
+    return trl.setup_of({**settings, **({"peft_type": adapter} if adapter else {})}, versions=versions)
 
 
 def settings_of(call: Call, script: Script) -> tuple[dict[str, Setting], list[str]]:
@@ -120,29 +137,53 @@ def _of_model(script: Script) -> dict[str, Setting]:
 
 
 def _flattened(script: Script, versions: Versions) -> Setup | None:
-    """A setup of transformers' own flattening collator, in a Trainer or in a loop."""
-    collators = list(script.named("DataCollatorWithFlattening", of=("transformers",)))
-    if len(collators) != 1 or packs_by_trl(script):
+    """A setup of what lays documents end to end and tells a model by positions, in a Trainer or in a loop."""
+    told = _told_by_positions(script)
+    if told is None or packs_by_trl(script):
         return None
-    (collator,) = collators
+    node, key, edges = told
     settings = _of_model(script)
     for call in script.named("TrainingArguments", of=("transformers",)):
         settings = {**settings, **settings_of(call, script)[0]}
     read = Reader(settings, "transformers")
-    edges = any(
-        script.value(collator.keywords.get(key)) is True for key in ("return_flash_attn_kwargs", "return_seq_idx")
-    )
     return Setup(
         stack="trl",
         versions=versions,
         layout="flattened",
-        packing=Setting(value=True, place=script.source.place(collator.node, "DataCollatorWithFlattening")),
+        packing=Setting(value=True, place=script.source.place(node, key)),
         told="edges" if edges else "positions",
         attention=_attention(read),
-        model=model_of(read.first("model_name_or_path")),
+        model=model_of(read.first("model_name_or_path")) or _model_of_class(script),
         adapter=_adapter(script),
         **trainer_facts(read),
     )
+
+
+def _told_by_positions(script: Script) -> tuple[ast.AST, str, bool] | None:
+    """The one place that packs, and whether it gives edges beside positions."""
+    collators = list(script.named("DataCollatorWithFlattening", of=("transformers",)))
+    if len(collators) == 1:
+        given = [collators[0].keywords.get(key) for key in ("return_flash_attn_kwargs", "return_seq_idx")]
+        return collators[0].node, collators[0].short, any(script.value(one) is True for one in given)
+    own = [row for row in rows(script) if row.slot is not None]
+    if collators or len(own) != 1 or own[0].slot is None:
+        return None
+    beside = [slot for slot in script.beside(own[0].slot, "position_ids") if restarts(slot.value, script.names)]
+    return (beside[0].node, "position_ids", any(True for _ in script.beside(beside[0], *EDGES))) if beside else None
+
+
+def _model_of_class(script: Script) -> Model | None:
+    """The type of the one model that is made from its own class, as ``BambaForCausalLM(config)``."""
+    made = [call for call in script.calls if call.name.startswith("transformers") and _OF_A_CLASS.search(call.name)]
+    if len(made) != 1:
+        return None
+    name = _OF_A_CLASS.search(made[0].name)
+    assert name is not None  # noqa: S101 - the condition
+    found = type_by_name(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name["family"]).lower())
+    if found is None or found.replace("_", "") != name["family"].lower():
+        return None
+    place = script.source.place(made[0].node, made[0].short)
+    return Model(type=found, certain=True, setting=Setting(value=name["family"], place=place))
 
 
 def _attention(read: Reader) -> Attention:
@@ -150,9 +191,11 @@ def _attention(read: Reader) -> Attention:
 
 
 def _adapter(script: Script) -> Setting | None:
-    for call in script.named("LoraConfig", of=("peft",)):
-        return Setting(value="LORA", place=script.source.place(call.node, call.short))
-    return None
+    """The one adapter of PEFT that is configured."""
+    calls = list(script.named(*_ADAPTERS, of=("peft",)))
+    if len(calls) != 1:
+        return None
+    return Setting(value=_ADAPTERS[calls[0].short], place=script.source.place(calls[0].node, calls[0].short))
 
 
 def _unread_models(script: Script) -> Iterator[str]:
