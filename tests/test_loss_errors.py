@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -53,6 +54,7 @@ def test_a_broken_logit_in_rows_names_row_and_token():
             torch.zeros(6, 8, device="meta"),
             r"logits are on meta and labels on cpu.*batch\.to\(logits\.device\)",
         ),
+        (np.zeros((6, 8)), r"logits are of type ndarray, expected a tensor \[6, V\]"),
         (torch.zeros(6, 5), r"document 1, token 1 \(slot 4\) has the label 5, expected 0 to 4 or -100"),
     ],
 )

@@ -285,6 +285,7 @@ BATCH, (HIDDEN, WEIGHT, BIAS) = problem()
         ({"hidden": HIDDEN[:-1]}, r"hidden states have shape \[31, 7\], expected \[32, K\] or \[1, 32, K\]"),
         ({"hidden": HIDDEN.long()}, r"weight is torch.float64 on cpu and hidden states are torch.int64 on cpu"),
         ({"weight": WEIGHT.T}, r"weight has shape \[7, 50\] and hidden states \[32, 7\].*not transposed"),
+        ({"weight": WEIGHT[:0]}, r"weight has shape \[0, 7\] and hidden states \[32, 7\]"),
         ({"weight": WEIGHT.float()}, r"weight is torch.float32 on cpu and hidden states are torch.float64.*autocast"),
         ({"weight": WEIGHT.to("meta")}, r"weight is torch.float64 on meta and hidden states are torch.float64 on cpu"),
         ({"bias": BIAS[:-1]}, r"bias has shape \[49\], expected \[50\]"),

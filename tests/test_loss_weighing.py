@@ -13,7 +13,7 @@ from loss_helpers import documents, linear_loss, logits_costing
 from rank_helpers import on_ranks
 
 from hermetic.batch import collate
-from hermetic.errors import LossError
+from hermetic.errors import LossError, NonFiniteError
 from hermetic.loss import (
     REDUCTIONS,
     ZeroSupervisedTokensWarning,
@@ -198,6 +198,13 @@ def test_an_unknown_reduction_is_refused_by_everyone_who_takes_one():
 def test_sums_of_other_documents_are_refused():
     with pytest.raises(LossError, match=r"sums have shape \[2\], expected \[1\]"):
         weigh_documents(torch.zeros(2), documents(2))
+
+
+def test_sums_that_are_no_losses_are_refused():
+    with pytest.raises(LossError, match=r"sums have dtype torch.int64, expected a floating one"):
+        weigh_documents(torch.tensor([4]), documents(2))
+    with pytest.raises(NonFiniteError, match=r"sums\[1\] is nan, expected a finite loss of a document with 2"):
+        weigh_documents(torch.tensor([1.0, math.nan]), documents(0, 2))
 
 
 def test_a_sum_of_a_document_without_targets_is_not_read():

@@ -12,7 +12,7 @@ divergence does not depend on its neighbours. Price: each chunk twice, a few tim
 gradient of the output layer's weight while a chunk's is added.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -98,7 +98,7 @@ def _supervised_rows(
 ) -> tuple[torch.Tensor | LinearHead, Targets]:
     """The source's rows that predict a supervised token, flat, and these tokens."""
     head = source if isinstance(source, LinearHead) else None
-    values = source if isinstance(source, torch.Tensor) else source.hidden
+    values: Any = source if head is None else head.hidden
     what = f"{name} logits" if head is None else f"{name} hidden states"
     flat = stream_of(values, batch, name=what, letter="V" if head is None else "K")
     check_stream(flat, batch.labels, name=what)

@@ -60,7 +60,7 @@ class LinearHead:
 
     def __post_init__(self) -> None:
         weight, width = self.weight, self.hidden.shape[-1:]
-        if weight.ndim != 2 or weight.shape[1:] != width:
+        if weight.ndim != 2 or weight.shape[1:] != width or not len(weight):
             raise LossError(
                 f"weight has shape {list(weight.shape)} and hidden states {list(self.hidden.shape)}, expected [V, K] "
                 f"and [T, K]; pass the output layer's weight as it is, not transposed"

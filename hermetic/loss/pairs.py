@@ -159,7 +159,10 @@ def checked_roles(roles: Roles) -> torch.Tensor:
 
 
 def _integers(values: Any, name: str) -> torch.Tensor:
-    found = torch.as_tensor(values).cpu()
+    try:
+        found = torch.as_tensor(values).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise LossError(f"{name} cannot be read as a table of numbers: {error}; expected whole numbers") from error
     if found.numel() and (found.dtype.is_floating_point or found.dtype.is_complex or found.dtype == torch.bool):
         raise LossError(f"{name} have dtype {found.dtype}, expected whole numbers")
     return found.to(torch.int64)

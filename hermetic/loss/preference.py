@@ -120,7 +120,8 @@ def kto_loss(
     check_number("beta", beta, above=True)
     check_number("chosen_weight", chosen_weight)
     check_number("rejected_weight", rejected_weight)
-    point = float(reference_point)
+    alone = isinstance(reference_point, torch.Tensor) and reference_point.numel() == 1
+    point = float(reference_point) if alone else reference_point
     check_number("reference_point", point)
     ratios = _log_ratios(policy_log_probs, reference_log_probs)
     values = checked_roles(roles)
@@ -237,6 +238,8 @@ def _log_ratios(policy: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
 
 
 def _check_log_probs(name: str, values: torch.Tensor) -> None:
+    if not isinstance(values, torch.Tensor):
+        raise LossError(f"{name} is of type {type(values).__name__}, expected a tensor [D] of log-probabilities")
     if values.ndim != 1 or not values.dtype.is_floating_point:
         raise LossError(
             f"{name} have shape {list(values.shape)} and dtype {values.dtype}, expected [D] of a floating one"

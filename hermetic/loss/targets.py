@@ -116,7 +116,7 @@ def stream_of(values: torch.Tensor, batch: PackedBatch, *, name: str, letter: st
         [T, V].
 
     Raises:
-        LossError: If the shape is another one.
+        LossError: If it is no tensor, or the shape is another one.
 
     Example:
         >>> from hermetic.batch import collate
@@ -124,6 +124,8 @@ def stream_of(values: torch.Tensor, batch: PackedBatch, *, name: str, letter: st
         torch.Size([3, 8])
     """
     slots = batch.num_slots
+    if not isinstance(values, torch.Tensor):
+        raise LossError(f"{name} are of type {type(values).__name__}, expected a tensor [{slots}, {letter}]")
     flat = values[0] if values.ndim == 3 and values.shape[0] == 1 else values
     if flat.ndim != 2 or flat.shape[0] != slots:
         raise LossError(

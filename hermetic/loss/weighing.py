@@ -24,7 +24,7 @@ import torch.distributed
 
 from hermetic.batch import PackedBatch
 from hermetic.constants import IGNORE_INDEX
-from hermetic.errors import LossError
+from hermetic.errors import LossError, NonFiniteError
 
 Reduction = Literal["token", "document", "sqrt"]
 REDUCTIONS: Final = ("token", "document", "sqrt")
@@ -115,7 +115,9 @@ def weigh_documents(
         A scalar; 0.0, connected to the graph, when no token is supervised.
 
     Raises:
-        LossError: If there are not D sums, the reduction is unknown, or the denominator is not a positive number.
+        LossError: If there are not D sums of a floating dtype, the reduction is unknown, or the denominator is not a
+            positive number.
+        NonFiniteError: If the sum of a document with supervised tokens is NaN or infinite.
 
     Example:
         Losses 1 and 3 in one document, four of 5 in another.
@@ -132,8 +134,17 @@ def weigh_documents(
             f"sums have shape {list(sums.shape)}, expected [{batch.boundaries.num_documents}]: one for each document "
             f"of the batch"
         )
+    if not sums.dtype.is_floating_point:
+        raise LossError(f"sums have dtype {sums.dtype}, expected a floating one: shares of them are no whole numbers")
     counts = supervised_tokens(batch)
     tell_if_none(int(counts.sum()))
+    broken = ((counts > 0) & ~sums.detach().isfinite().cpu()).nonzero()
+    if len(broken):
+        document = int(broken[0])
+        raise NonFiniteError(
+            f"sums[{document}] is {float(sums[document])}, expected a finite loss of a document with "
+            f"{int(counts[document])} supervised tokens"
+        )
     return weighed(sums, counts, reduction, denominator)
 
 
