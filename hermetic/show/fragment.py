@@ -1,19 +1,22 @@
-"""A picture as a piece of a page or notebook: the same drawings, each by itself, so that a narrow window stacks them."""
+"""A picture as a piece of a page or notebook: the same drawings, each by itself, so that narrow windows stack them."""
 
 from hermetic.markup import escaped
 from hermetic.show.grid import cell_of, mask_piece
-from hermetic.show.palette import style
+from hermetic.show.palette import SANS, style
 from hermetic.show.picture import RowPicture
 from hermetic.show.pieces import Piece, number
 from hermetic.show.strip import names_piece
 from hermetic.show.svg import hatches_of, legend, strip_pieces
-from hermetic.show.words import HOW_TO_READ, caption, headline, place, warnings
+from hermetic.show.words import headline, how_to_read, place, warnings
 
 _LINE = 340
 """Units of a line of slots: a phone's width."""
-_LONG = 640
+_LONG = 420
 
-_LAYOUT = """
+_LAYOUT = f"""
+.hermetic-row{{font:14px/1.45 {SANS}}}"""
+
+_BOXES = """
 .hermetic-row{background:var(--paper);margin:0;max-width:none;display:block}
 .hermetic-row .set{display:flex;flex-wrap:wrap;gap:14px 10px;align-items:flex-start;margin:10px 0}
 .hermetic-row .masks{gap:24px}
@@ -39,16 +42,15 @@ def figure(picture: RowPicture) -> str:
     strip = strip_pieces(picture, _LINE if short else _LONG)
     rows = [names_piece(picture), *strip] if short else list(strip)
     masks = [mask_piece(picture, mask, hatches) for mask in picture.masks]
-    notes = f"<p class=\"soft\">Note: {escaped('; '.join(picture.notes))}.</p>" if picture.notes else ""
+    notes = f'<p class="soft">Note: {escaped("; ".join(picture.notes))}.</p>' if picture.notes else ""
     wrong = "".join(f'<p class="bad-words">{escaped(warning)}</p>' for warning in warnings(picture))
     return (
-        f'<figure class="hermetic-row"><style>{style()}{_LAYOUT}</style>'
-        f"<p><b>{escaped(headline(picture))}</b></p><p class=\"soft\">{escaped(place(picture))}</p>"
+        f'<figure class="hermetic-row"><style>{style()}{_LAYOUT}{_BOXES}</style>'
+        f'<p><b>{escaped(headline(picture))}</b></p><p class="soft">{escaped(place(picture))}</p>'
         f'<svg width="0" height="0" aria-hidden="true">{hatches.definitions(cell_of(picture))}</svg>'
         f'<div class="set">{"".join(map(_alone, rows))}</div>{wrong}'
-        f'<p class="soft">{HOW_TO_READ}</p><div class="set masks">{"".join(map(_alone, masks))}</div>'
-        f'<div class="set">{"".join(map(_alone, legend(picture, hatches)))}</div>{notes}'
-        f"<figcaption>{escaped(caption(picture))}</figcaption></figure>"
+        f'<p class="soft">{how_to_read(picture)}</p><div class="set masks">{"".join(map(_alone, masks))}</div>'
+        f'<div class="set">{"".join(map(_alone, legend(picture, hatches)))}</div>{notes}</figure>'
     )
 
 

@@ -6,14 +6,13 @@ say the same are one. What is not read is the ground. Price: 150 bytes for each 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 import numpy as np
 
 from hermetic.markup import escaped
-from hermetic.show.palette import colour_of
-from hermetic.show.picture import Kind, MaskPicture, RowPicture
+from hermetic.show.looks import Strip, strips
+from hermetic.show.picture import MaskPicture, RowPicture
 from hermetic.show.pieces import Piece, at, joined, number, paragraph, text
 from hermetic.show.strip import bars_piece
 from hermetic.show.words import MEANING, cell_in_words, span_in_words, tiles_in_words, verdict
@@ -41,10 +40,10 @@ class Hatches:
     def definitions(self, cell: float) -> str:
         """The patterns; ``cell`` is the side of a cell, for the ground."""
         inset, radius = _inset(cell), number(min(4, cell / 6))
-        size = number(cell - 2 * inset)
+        edge, size = number(inset), number(cell - 2 * inset)
         return (
             f'<defs><pattern id="empty-{self.suffix}" width="{cell}" height="{cell}" patternUnits="userSpaceOnUse">'
-            f'<rect class="empty" x="{number(inset)}" y="{number(inset)}" width="{size}" height="{size}" rx="{radius}"/>'
+            f'<rect class="empty" x="{edge}" y="{edge}" width="{size}" height="{size}" rx="{radius}"/>'
             f'</pattern><pattern id="leak-{self.suffix}" width="5" height="5" patternUnits="userSpaceOnUse" '
             'patternTransform="rotate(45)"><rect class="leak" width="5" height="5"/><path class="stripe" d="M0 0V5"/>'
             f'</pattern><pattern id="beyond-{self.suffix}" width="6" height="6" patternUnits="userSpaceOnUse">'
@@ -64,15 +63,19 @@ def mask_piece(picture: RowPicture, mask: MaskPicture, hatches: Hatches) -> Piec
     """A mask under its title and verdict, above what it is."""
     cell = cell_of(picture)
     length = cell * mask.num_slots / mask.block
-    words, below = paragraph(_TOP + length + 24, f"{mask.says} {tiles_in_words(mask)}".strip(), PANEL, "soft")
-    body = "".join((
-        text(0, 15, mask.title, "head"),
-        at(0, 22, _sign(mask)),
-        text(22, 36, verdict(mask)),
-        at(_LEFT, _TOP, joined(_axes(picture, cell, length))),
-        at(_LEFT, _TOP, joined(_grid(picture, mask, cell, hatches))),
-        words,
-    ))
+    drawn = "" if mask.tiles is None else f"Drawn: tiles of {mask.tiles.size:,}."
+    about = " ".join(part for part in (mask.says, drawn, tiles_in_words(mask)) if part)
+    words, below = paragraph(_TOP + length + 24, about, PANEL, "soft")
+    body = "".join(
+        (
+            text(0, 15, mask.title, "head"),
+            at(0, 22, _sign(mask)),
+            text(22, 36, verdict(mask)),
+            at(_LEFT, _TOP, joined(_axes(picture, length))),
+            at(_LEFT, _TOP, joined(_grid(picture, mask, cell, hatches))),
+            words,
+        )
+    )
     return Piece(name=f"{mask.title}: {verdict(mask)}", width=PANEL, height=below, markup=body)
 
 
@@ -83,20 +86,22 @@ def _sign(mask: MaskPicture) -> str:
     return '<path class="cross" d="M4 4l9 9M13 4l-9 9"/>'
 
 
-def _axes(picture: RowPicture, cell: float, length: float) -> Iterator[str]:
+def _axes(picture: RowPicture, length: float) -> Iterator[str]:
     yield at(0, -_BAR - 3, bars_piece(picture, length, _BAR, vertical=False))
     yield at(-_BAR - 3, 0, bars_piece(picture, length, _BAR, vertical=True))
     scale = length / picture.num_slots
     for slot, words in _ticks(picture, scale):
-        middle = (slot + 0.5) * scale if picture.is_cell_by_cell else slot * scale + 4
-        yield text(middle, -_BAR - 8, words, "mono", "small", "soft")
-        yield text(-_BAR - 7, middle + 4, words, "small", "soft", "end")
+        middle = (slot + 0.5 * picture.is_cell_by_cell) * scale
+        across = ("mono",) if picture.is_cell_by_cell else ("end",) if slot else ()
+        yield text(middle, -_BAR - 8, words, *across, "small", "soft")
+        if picture.is_cell_by_cell or not slot:  # what is at the end is told above
+            yield text(-_BAR - 7, middle + 4 if picture.is_cell_by_cell else 10, words, "small", "soft", "end")
 
 
 def _ticks(picture: RowPicture, scale: float) -> Iterator[tuple[int, str]]:
     """Slots along an axis: the first ones of documents, where there is room, or all."""
     if not picture.is_cell_by_cell:
-        yield 0, "0"
+        yield from ((slot, f"{slot:,}") for slot in (0, picture.num_slots))
         return
     every = scale >= 15
     shown = -1e9
@@ -110,73 +115,34 @@ def _ticks(picture: RowPicture, scale: float) -> Iterator[tuple[int, str]]:
 def _grid(picture: RowPicture, mask: MaskPicture, cell: float, hatches: Hatches) -> Iterator[str]:
     side = number(cell * mask.num_slots / mask.block)
     yield f'<rect{hatches.fill("empty")} width="{side}" height="{side}"><title>not read</title></rect>'
-    for query in range(mask.blocks):
-        yield from _line(picture, mask, query, cell, hatches)
+    for strip in strips(picture, mask):
+        yield _element(picture, mask, strip, cell, hatches)
     yield from _boxes(picture, mask, cell)
     yield from _tiles(mask, cell)
 
 
-def _line(picture: RowPicture, mask: MaskPicture, query: int, cell: float, hatches: Hatches) -> Iterator[str]:
-    """The cells of one query, or the blocks of one line; blocks that look the same are one element."""
-    looks = [_look(picture, mask, query, key) for key in range(mask.blocks)]
-    alone = mask.block == 1
-    for _, run in groupby(range(mask.blocks), key=lambda key: (key if alone else -1, looks[key])):
-        keys = list(run)
-        look = looks[keys[0]]
-        if look is not None:
-            yield _element(picture, mask, query, keys, look, cell, hatches)
-
-
-def _look(picture: RowPicture, mask: MaskPicture, query: int, key: int) -> tuple[Kind, str, float] | None:
-    """Kind, colour and how strongly it is filled; ``None`` for the ground."""
-    found = mask.kind_of(query, key)
-    if found is None:
-        return None
-    kind, share = found
-    if mask.tiles is not None and mask.block > 1 and kind == "own":
-        share = 1.0 if mask.tiles.states[query, key] == 2 else 0.35
-    return kind, _colour(picture, mask, query, key), round(0.3 + 0.7 * share, 2)
-
-
-def _colour(picture: RowPicture, mask: MaskPicture, query: int, key: int) -> str:
-    """That of the one document that a block lies in, or a grey for several."""
-    first, last = (min(query, key) * mask.block, min(mask.num_slots, (max(query, key) + 1) * mask.block) - 1)
-    if query != key:  # a document that both blocks hold some of holds all in between
-        first, last = min(mask.num_slots, (min(query, key) + 1) * mask.block) - 1, max(query, key) * mask.block
-    ids = picture.document_ids
-    same = ids[first] == ids[last] and bool((ids[first : last + 1] == ids[first]).all())
-    return colour_of(int(ids[first])) if same else "many"
-
-
-def _element(
-    picture: RowPicture,
-    mask: MaskPicture,
-    query: int,
-    keys: list[int],
-    look: tuple[Kind, str, float],
-    cell: float,
-    hatches: Hatches,
-) -> str:
-    kind, colour, strength = look
+def _element(picture: RowPicture, mask: MaskPicture, strip: Strip, cell: float, hatches: Hatches) -> str:
+    kind, strength = strip.look.kind, strip.look.strength
     inset = _inset(cell) if mask.block == 1 else 0.0
-    width = cell * sum(mask.size(key) for key in keys) / mask.block - 2 * inset
-    height = cell * mask.size(query) / mask.block - 2 * inset
-    paint = f' class="{colour}"' if kind == "own" else f' class="k-{kind}"{hatches.fill(kind)}'
+    width = cell * sum(map(mask.size, strip.keys)) / mask.block - 2 * inset
+    height = cell * mask.size(strip.query) / mask.block - 2 * inset
+    paint = f' class="{strip.look.colour}"' if kind == "own" else f' class="k-{kind}"{hatches.fill(kind)}'
     faint = f' opacity="{strength}"' if strength < 1 and kind != "lost" else ""
     corner = f' rx="{number(min(4, cell / 6))}"' if inset else ""
-    words = _in_words(picture, mask, query, keys, kind)
     return (
-        f'<rect{paint} x="{number(keys[0] * cell + inset)}" y="{number(query * cell + inset)}" '
-        f'width="{number(width)}" height="{number(height)}"{corner}{faint}><title>{escaped(words)}</title></rect>'
+        f'<rect{paint} x="{number(strip.first * cell + inset)}" y="{number(strip.query * cell + inset)}" '
+        f'width="{number(width)}" height="{number(height)}"{corner}{faint}>'
+        f"<title>{escaped(_in_words(picture, mask, strip))}</title></rect>"
     )
 
 
-def _in_words(picture: RowPicture, mask: MaskPicture, query: int, keys: list[int], kind: Kind) -> str:
-    if len(keys) == 1:
-        return cell_in_words(picture, mask, query, keys[0])
-    cells = sum(int(mask.cells[kind][query, key]) for key in keys)
-    tokens, others = span_in_words(mask, query, query), span_in_words(mask, keys[0], keys[-1])
-    return f"tokens {tokens}, tokens {others}: {MEANING[kind]}, {cells:,} cells"
+def _in_words(picture: RowPicture, mask: MaskPicture, strip: Strip) -> str:
+    if strip.first == strip.last:
+        return cell_in_words(picture, mask, strip.query, strip.first)
+    kind = strip.look.kind
+    cells = int(mask.cells[kind][strip.query, strip.first : strip.last + 1].sum())
+    tokens = span_in_words(mask, strip.query, strip.query)
+    return f"tokens {tokens}, tokens {span_in_words(mask, strip.first, strip.last)}: {MEANING[kind]}, {cells:,} cells"
 
 
 def _boxes(picture: RowPicture, mask: MaskPicture, cell: float) -> Iterator[str]:
@@ -187,8 +153,8 @@ def _boxes(picture: RowPicture, mask: MaskPicture, cell: float) -> Iterator[str]
     for document in picture.documents:
         side = document.length * scale
         if side >= 6 and len(picture.documents) > 1:
-            at_edge = number(document.start * scale)
-            yield f'<rect class="box" x="{at_edge}" y="{at_edge}" width="{number(side)}" height="{number(side)}" rx="3"/>'
+            edge, length, round_ = map(number, (document.start * scale, side, min(3, side / 6)))
+            yield f'<rect class="box" x="{edge}" y="{edge}" width="{length}" height="{length}" rx="{round_}"/>'
 
 
 def _tiles(mask: MaskPicture, cell: float) -> Iterator[str]:

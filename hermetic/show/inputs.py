@@ -6,6 +6,7 @@ cannot be read, is named in a note. Price: comparisons over the row.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -147,11 +148,15 @@ def _sources(inputs: BatchTensors, row: int) -> Iterator[_Source]:
         yield _Source(name=edges.name, read=lambda: _cut(stream_edges(inputs, edges), inputs, row))
     for name in LENGTHS:
         if name in inputs.tensors:
-            lists = rows_of_lists(inputs, inputs.tensors[name])
-            yield _Source(name=name, read=lambda: tuple(np.cumsum(lists[row]).tolist()) if row < len(lists) else None)
+            yield _Source(name=name, read=partial(_added_up, inputs, name, row))
     yield _Source(name="positions that restart", read=lambda: _restarts(inputs, row))
     yield _Source(name=f"the numbers in {MASK}", read=lambda: _numbers_in_mask(inputs, row))
     yield _Source(name=f"the blocks of {MASK}", read=lambda: _blocks_of_mask(inputs, row))
+
+
+def _added_up(inputs: BatchTensors, name: str, row: int) -> Edges | None:
+    lists = rows_of_lists(inputs, inputs.tensors[name])
+    return tuple(np.cumsum(lists[row]).tolist()) if row < len(lists) else None
 
 
 def _cut(edges: Ints, inputs: BatchTensors, row: int) -> Edges:

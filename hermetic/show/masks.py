@@ -180,6 +180,8 @@ def _states(mask: "torch.nn.attention.flex_attention.BlockMask") -> Ints:
         (1, mask.kv_num_blocks, mask.kv_indices),
         (2, mask.full_kv_num_blocks, mask.full_kv_indices),
     ):
+        if counts is None or indices is None:
+            continue
         line, place = np.nonzero(np.arange(states.shape[1]) < counts[0, 0].numpy()[:, None])
         states[line, indices[0, 0].numpy()[line, place]] = state
     return states

@@ -80,7 +80,7 @@ def style() -> str:
         ".hermetic-row .whole{stroke-width:2.5;stroke:var(--ink);stroke-dasharray:none}",
         ".hermetic-row .k-lost{fill:var(--paper);stroke:var(--leak);stroke-width:1.5}",
         ".hermetic-row text.bad-words{fill:var(--leak);font-weight:600}",
-        ".hermetic-row .saw{fill:none;stroke:var(--ink);stroke-width:1}",
+        ".hermetic-row .saw{fill:none;stroke:var(--ink);stroke-width:.75}",
         ".hermetic-row .stripe{stroke:var(--on-leak);stroke-width:1.4;opacity:.75}",
         ".hermetic-row .dash{stroke:var(--on-beyond);stroke-width:1.4}",
         ".hermetic-row .tick{fill:none;stroke:var(--good);stroke-width:2.5;stroke-linecap:round}",

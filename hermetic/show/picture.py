@@ -199,6 +199,17 @@ class RowPicture:
                 moved[slots] = self.positions[0, slots] != np.arange(document.length)
         return moved
 
+    def document_of(self, block: int, query: int, key: int) -> int | None:
+        """Which of ``document_ids`` the cells of a block belong to where they stay in one; ``None`` for several.
+
+        A document that holds tokens of two different blocks holds all in between, so that there is one at most.
+        """
+        first, last = query * block, min(self.num_slots, (query + 1) * block) - 1
+        if query != key:
+            first, last = sorted((min(query, key) * block + block - 1, max(query, key) * block))
+        ids = self.document_ids[first : last + 1]
+        return int(ids[0]) if (ids == ids[0]).all() else None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {

@@ -7,7 +7,7 @@ from typing import Final
 
 from hermetic.markup import escaped
 
-_SANS_WIDTH: Final = 0.56
+_SANS_WIDTH: Final = 0.53
 """Width of a letter of running text in its size, on the wide side: another font may be wider than ours."""
 _MONO_WIDTH: Final = 0.61
 
@@ -46,11 +46,11 @@ def text(x: float, y: float, words: str, *classes: str) -> str:
 
 
 def paragraph(y: float, words: str, width: float, *classes: str, size: float = 13) -> tuple[str, float]:
-    """Text in lines of a width, the first one's baseline at ``y``; and where the next baseline would be."""
+    """Text in lines of a width, the first one's baseline at ``y``; and where they end."""
     lines = wrap(words, max(8, int(width / (size * _SANS_WIDTH))), break_on_hyphens=False)
     step = size * 1.35
     markup = "".join(text(0, y + step * place, line, *classes) for place, line in enumerate(lines))
-    return markup, y + step * len(lines)
+    return markup, y + step * (len(lines) - 1) + size * 0.6
 
 
 def mono_width(words: str, size: float = 13) -> float:

@@ -86,7 +86,8 @@ def _rule(*, causal: bool, window: int | None, chunk: int | None) -> Rule:
             raise AuditError(f"{name} is {value!r}, expected a whole number of at least 1 token, or None for no {name}")
     if window is not None and not causal:
         raise AuditError(
-            f"window is {window} with causal=False; a window counts tokens before the current one, so it needs causal=True"
+            f"window is {window} with causal=False; a window counts tokens before the current one, so that it needs "
+            "causal=True"
         )
     return Rule(causal=causal, window=window, chunk=chunk)
 
@@ -102,8 +103,8 @@ def _require_all(backends: Sequence[str] | None, masks: Sequence[MaskPicture], r
     missing = sorted(set(backends or ()) - {mask.name for mask in masks})
     if missing:
         raise AuditError(
-            f"{row.subject} cannot be read as {', '.join(missing)}; those readers look at model inputs that say something "
-            "to them. Leave backends out to see all that apply"
+            f"{row.subject} cannot be drawn as {', '.join(missing)}, for it holds nothing that those readers look at, "
+            "or they fail on it; expected model inputs with what they read. Leave backends out to see all that apply"
         )
 
 
@@ -115,11 +116,11 @@ def _pictures(row: Row, ground: Ground, chosen: frozenset[str], *, asked: bool) 
     )
     if "causal" in chosen:
         pattern = ground.cut((ground.num_slots,))
-        yield picture_of(ground, ReadAs(name="causal", title=_plain_title(rule), says=_plain_says(rule), pattern=pattern))
+        yield picture_of(
+            ground, ReadAs(name="causal", title=_plain_title(rule), says=_plain_says(rule), pattern=pattern)
+        )
     if "flex" in chosen:
-        says = "Tiles with a thick frame are computed whole, dashed ones cell by cell, and all others are skipped."
-        says = says if ground.block == 1 else "Strong tiles are computed whole, faint ones cell by cell, others skipped."
-        yield flex_picture(ground, title="FlexAttention, told the documents", says=says)
+        yield flex_picture(ground, title="FlexAttention", says=_flex_says(ground))
     if row.inputs is not None:
         yield from _readers(row, ground, chosen, asked=asked)
 
@@ -150,8 +151,16 @@ def _plain_title(rule: Rule) -> str:
 
 
 def _plain_says(rule: Rule) -> str:
-    kept = " The window and the chunk stay." if rule.window or rule.chunk else ""
-    return f"Nobody tells where documents start, so the row is read as one.{kept}"
+    kept = [f"the {name}" for name, value in (("window", rule.window), ("chunk", rule.chunk)) if value is not None]
+    but = f", but for {' and '.join(kept)}" if kept else ""
+    return f"Nobody tells where documents start, so the row is read as one{but}."
+
+
+def _flex_says(ground: Ground) -> str:
+    strong, faint = (
+        ("with a thick frame", "with a dashed one") if ground.block == 1 else ("in strong colours", "in faint ones")
+    )
+    return f"Told the documents: tiles {strong} are computed whole, {faint} cell by cell, others are skipped."
 
 
 def _texts(row: Row) -> tuple[str, ...] | None:

@@ -93,7 +93,9 @@ def row_of(subject: Any, row: int, tokenizer: str | os.PathLike[str] | None) -> 
     """
     found = _row_of(subject, row, tokenizer)
     if not sum(found.lengths):
-        raise AuditError(f"{found.subject} holds no token, so there is nothing to draw; expected one document with some")
+        raise AuditError(
+            f"{found.subject} holds no token, so there is nothing to draw; expected one document with some"
+        )
     return found
 
 
@@ -117,8 +119,8 @@ def _row_of(subject: Any, row: int, tokenizer: str | os.PathLike[str] | None) ->
         check_row(row, 1, "lengths are one row")
         return _of_lengths(Boundaries.from_lengths(subject).document_lengths, "documents given by their lengths")
     raise AuditError(
-        f"cannot show a {type(subject).__name__}; expected lengths of documents, Boundaries, a PackedBatch, a mapping of "
-        "model inputs, the path of a file of a batch, or of a folder that `hermetic pack` made"
+        f"cannot show a {type(subject).__name__}; expected lengths of documents, Boundaries, a PackedBatch, a mapping "
+        "of model inputs, the path of a file of a batch, or of a folder that `hermetic pack` made"
     )
 
 
@@ -168,7 +170,9 @@ def _of_folder(path: Path, row: int, tokenizer: str | os.PathLike[str] | None) -
         require_tokenizer_of(packed, loaded, os.fspath(tokenizer or ""))
     block = block_of_row(packed, row)
     numbers = block.document_ids.tolist()
-    runs = tuple(Run(number=number, length=length) for number, length in zip(numbers, block.lengths.tolist(), strict=True))
+    runs = tuple(
+        Run(number=number, length=length) for number, length in zip(numbers, block.lengths.tolist(), strict=True)
+    )
     filled = sum(run.length for run in runs)
     return Row(
         subject=os.fspath(path),

@@ -12,7 +12,7 @@ from hermetic.show.palette import colour_of, style
 from hermetic.show.picture import Kind, RowPicture
 from hermetic.show.pieces import Piece, at, flowed, number, paragraph, text
 from hermetic.show.strip import NAMES_WIDTH, names_piece, scale_piece, slot_pieces
-from hermetic.show.words import HOW_TO_READ, MEANING, caption, headline, kinds_of, place, warnings
+from hermetic.show.words import MEANING, caption, headline, how_to_read, kinds_of, place, warnings
 
 _GAP = 24
 _INNER = 2 * PANEL + _GAP
@@ -26,20 +26,20 @@ def drawing(picture: RowPicture) -> str:
     for block, height in _blocks(picture, hatches):
         parts.append(at(_MARGIN, y, block))
         y += height
-    width, height = _INNER + 2 * _MARGIN, number(y + _MARGIN)
+    width, depth = _INNER + 2 * _MARGIN, number(y + _MARGIN)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="hermetic-row" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" role="img" aria-labelledby="title description">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="hermetic-row" width="{width}" height="{depth}" '
+        f'viewBox="0 0 {width} {depth}" role="img" aria-labelledby="title description">'
         f'<title id="title">{escaped(f"{place(picture)}: {headline(picture)}")}</title>'
         f'<desc id="description">{escaped(description(picture))}</desc><style>{style()}</style>'
-        f'{hatches.definitions(cell_of(picture))}<rect class="paper" width="{width}" height="{height}" rx="8"/>'
+        f'{hatches.definitions(cell_of(picture))}<rect class="paper" width="{width}" height="{depth}" rx="8"/>'
         f"{''.join(parts)}</svg>\n"
     )
 
 
 def description(picture: RowPicture) -> str:
     """The picture in words, for those who cannot see it."""
-    return f"{HOW_TO_READ} {caption(picture)}"
+    return f"{how_to_read(picture)} {caption(picture)}"
 
 
 def hatches_of(picture: RowPicture) -> Hatches:
@@ -51,7 +51,9 @@ def legend(picture: RowPicture, hatches: Hatches) -> Iterator[Piece]:
     """What the fills mean, of those that are drawn."""
     for kind in kinds_of(picture):
         words = MEANING[kind]
-        yield Piece(name=words, width=len(words) * 7 + 26, height=18, markup=f"{_swatch(kind, hatches)}{text(22, 13, words)}")
+        yield Piece(
+            name=words, width=len(words) * 7 + 26, height=18, markup=f"{_swatch(kind, hatches)}{text(22, 13, words)}"
+        )
 
 
 def _swatch(kind: Kind, hatches: Hatches) -> str:
@@ -73,7 +75,7 @@ def _blocks(picture: RowPicture, hatches: Hatches) -> Iterator[tuple[str, float]
     yield _strip(picture)
     for warning in warnings(picture):
         yield paragraph(14, warning, _INNER, "bad-words")
-    yield paragraph(24, HOW_TO_READ, _INNER, "soft")
+    yield paragraph(24, how_to_read(picture), _INNER, "soft")
     yield "", 8
     yield _set([mask_piece(picture, mask, hatches) for mask in picture.masks], _GAP)
     yield _set(list(legend(picture, hatches)), 12)

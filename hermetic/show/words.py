@@ -17,7 +17,7 @@ MEANING: Final[dict[Kind, str]] = {
     "idle": "read by padding, from which nobody learns",
 }
 
-HOW_TO_READ: Final = "Each line of a grid is a token. What is filled in its line are the tokens that it reads."
+_CELLS: Final = "Each line of a grid is a token. What is filled in its line are the tokens that it reads."
 
 NO_LABEL: Final = "-"
 """What stands for the label -100."""
@@ -43,12 +43,27 @@ def place(picture: RowPicture) -> str:
     return printable("; ".join([f"{picture.subject}{rows}", *rule]))
 
 
+def how_to_read(picture: RowPicture) -> str:
+    """What a grid is, for somebody who has never seen one."""
+    if picture.is_cell_by_cell:
+        return _CELLS
+    block = picture.masks[0].block
+    return (
+        f"{_CELLS} A square stands for {block:,} tokens that read {block:,} tokens, and is the stronger the more of "
+        "its cells are read."
+    )
+
+
 def lengths_in_words(picture: RowPicture) -> str:
     """Of a long row: ``500 documents of 1 to 163 tokens, the middle one of 60``."""
     lengths = sorted(document.length for document in picture.documents)
     if len(lengths) == 1:
         return f"one document of {counted(lengths[0], 'token')}"
-    span = f"{lengths[0]:,} to {counted(lengths[-1], 'token')}" if lengths[0] < lengths[-1] else counted(lengths[0], "token")
+    span = (
+        f"{lengths[0]:,} to {counted(lengths[-1], 'token')}"
+        if lengths[0] < lengths[-1]
+        else counted(lengths[0], "token")
+    )
     return f"{len(lengths):,} documents of {span}, the middle one of {lengths[len(lengths) // 2]:,}"
 
 
@@ -77,11 +92,8 @@ def tiles_in_words(mask: MaskPicture) -> str:
     skipped, partial, full = mask.tiles.kernel_counts
     total, kernel = skipped + partial + full, mask.tiles.kernel_size
     if total == 1:
-        return f"Drawn with tiles of {mask.tiles.size}: one of a kernel's, of {kernel}, covers this row."
-    return (
-        f"Drawn with tiles of {mask.tiles.size:,}. A kernel's are of {kernel}: it computes {partial + full:,} of "
-        f"{total:,}, {full:,} of them whole."
-    )
+        return f"One tile of its kernels, of {kernel}, covers this row."
+    return f"Its kernels have tiles of {kernel} and compute {partial + full:,} of {total:,}, {full:,} of them whole."
 
 
 def caption(picture: RowPicture) -> str:
@@ -121,7 +133,9 @@ def label_names(picture: RowPicture) -> tuple[str, ...] | None:
     if picture.texts is not None and picture.ids is not None:
         names = token_names(picture)
         found = zip(picture.labels.tolist(), picture.ids.tolist(), names, strict=True)
-        return tuple(NO_LABEL if label == IGNORE_INDEX else name if label == own else str(label) for label, own, name in found)
+        return tuple(
+            NO_LABEL if label == IGNORE_INDEX else name if label == own else str(label) for label, own, name in found
+        )
     return tuple(NO_LABEL if label == IGNORE_INDEX else str(label) for label in picture.labels.tolist())
 
 
@@ -130,8 +144,8 @@ def warnings(picture: RowPicture) -> Iterator[str]:
     firsts = picture.firsts_with_label()
     if firsts:
         yield (
-            f"{counted(len(firsts), 'label')} on the first token of a document behind another one, at slot {firsts[0]:,} "
-            "first: the end of one document is trained to predict the start of the next."
+            f"{counted(len(firsts), 'label')} on the first token of a document behind another one, at slot "
+            f"{firsts[0]:,} first: the end of one document is trained to predict the start of the next."
         )
     moved = np.flatnonzero(picture.moved_positions())
     if len(moved):
