@@ -58,7 +58,7 @@ def fence(example: Example) -> str:
 def source(name: str) -> str:
     """A source as a link where it is an address or another page of the documentation."""
     address = f"../{name.removeprefix('docs/')}" if name.startswith("docs/") else link_of(name)
-    return f"- [{name}]({address})\n" if address else f"- `{name}`\n"
+    return f"- [{name}]({address})\n" if address else f"- {plain(name)}\n"
 
 
 def page(rule: Rule) -> str:

@@ -4,6 +4,7 @@ Price: neither torch nor NumPy is imported, so an explanation is there at once.
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -65,13 +66,20 @@ def explain(code: str) -> Rule:
     """
     rule = RULES.get(code.strip().upper())
     if rule is None:
-        near = difflib.get_close_matches(code.strip().upper(), RULES, n=3)
+        near = _near(code.strip().upper())
         closest = ", ".join(f"{one} ({RULES[one].name})" for one in near)
         raise AuditError(
             f"rule {code!r} is unknown; expected a code of hermetic explain --list"
             + (f". The closest are {closest}" if near else "")
         )
     return rule
+
+
+def _near(code: str) -> list[str]:
+    """Up to three codes: the nearest in number, or in spelling where it is no code at all."""
+    if re.fullmatch(r"HM[0-9]{3}", code):
+        return sorted(RULES, key=lambda one: abs(int(one[2:]) - int(code[2:])))[:3]
+    return difflib.get_close_matches(code, RULES, n=3)
 
 
 def topic_of(rule: Rule) -> str:
@@ -146,9 +154,10 @@ def render_list(rules: Iterable[Rule]) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False)
-    for head in ("code", "name", "found by"):
-        table.add_column(head, no_wrap=True)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("code", no_wrap=True, min_width=len("HM100"))
+    table.add_column("name", no_wrap=True)
+    table.add_column("found by")
     listed = list(rules)
     for rule, after in zip(listed, [*listed[1:], None], strict=True):
         ends = after is not None and topic_of(after) != topic_of(rule)
