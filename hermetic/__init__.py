@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hermetic.attention import available_backends as available_backends
     from hermetic.attention import packed_attention as packed_attention
+    from hermetic.audit import audit as audit
     from hermetic.batch import Boundaries as Boundaries
     from hermetic.batch import PackedBatch as PackedBatch
     from hermetic.batch import collate as collate
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hermetic.seal import seal as seal
     from hermetic.seal import seal_report as seal_report
     from hermetic.seal import unseal as unseal
+    from hermetic.show import show as show
 
 __version__ = "0.1.0"
 
@@ -38,6 +40,7 @@ _HOMES = {
     "OnlinePacker": "hermetic.plan",
     "PackedBatch": "hermetic.batch",
     "Plan": "hermetic.plan",
+    "audit": "hermetic.audit",
     "available_backends": "hermetic.attention",
     "collate": "hermetic.batch",
     "document_log_probs": "hermetic.loss",
@@ -49,6 +52,7 @@ _HOMES = {
     "probe": "hermetic.probe",
     "seal": "hermetic.seal",
     "seal_report": "hermetic.seal",
+    "show": "hermetic.show",
     "unseal": "hermetic.seal",
 }
 

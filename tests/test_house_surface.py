@@ -17,6 +17,7 @@ PUBLIC_NAMES = {
     "OnlinePacker",
     "PackedBatch",
     "Plan",
+    "audit",
     "available_backends",
     "collate",
     "document_log_probs",
@@ -28,6 +29,7 @@ PUBLIC_NAMES = {
     "probe",
     "seal",
     "seal_report",
+    "show",
     "unseal",
 }
 

@@ -10,7 +10,10 @@ from hermetic.audit.finding import AuditFinding, AuditReport, Place
 from hermetic.audit.rule import Example, Rule
 
 if TYPE_CHECKING:
+    from hermetic.audit.anything import audit
     from hermetic.audit.batch.audit import audit_batch
+    from hermetic.audit.command import audit_command
+    from hermetic.audit.config import audit_config
     from hermetic.audit.readings import Reading
     from hermetic.audit.script.report import audit_script
 
@@ -21,13 +24,19 @@ __all__ = [
     "Place",
     "Reading",
     "Rule",
+    "audit",
     "audit_batch",
+    "audit_command",
+    "audit_config",
     "audit_script",
 ]
 
 _HOMES = {
     "Reading": "hermetic.audit.readings",
+    "audit": "hermetic.audit.anything",
     "audit_batch": "hermetic.audit.batch.audit",
+    "audit_command": "hermetic.audit.command",
+    "audit_config": "hermetic.audit.config",
     "audit_script": "hermetic.audit.script.report",
 }
 

@@ -225,7 +225,7 @@ def _facts(setup: Setup) -> tuple[tuple[str, str], ...]:
         ("attention", setup.attention.setting.text if setup.attention else ""),
         ("model type", f"{model.type}{'' if model.certain else ', by its name'}" if model else ""),
         ("capacity", setup.capacity.text if setup.capacity else ""),
-        ("longer documents", f"{overflow.policy}{', as asked' if overflow.asked else ''}" if overflow else ""),
+        ("longer documents", overflow.policy if overflow else ""),
         ("rows per device", setup.rows_per_device.text if setup.rows_per_device else ""),
         ("tokens split over devices", ", ".join(f"{axis.kind} {axis.size.text}" for axis in setup.parallel)),
     )

@@ -27,6 +27,9 @@ from hermetic.audit.rules import (
     script_isolation,
     script_lengths,
     script_weights,
+    setup_data,
+    setup_isolation,
+    setup_training,
 )
 
 TOPICS: Final[Mapping[str, str]] = MappingProxyType(
@@ -60,6 +63,9 @@ _MODULES: Final = (
     script_isolation,
     script_lengths,
     script_weights,
+    setup_data,
+    setup_isolation,
+    setup_training,
 )
 
 

@@ -134,14 +134,14 @@ RULES: Final = (
             door="trl",
             file="command.sh",
             text="trl sft --model_name_or_path Qwen/Qwen3-0.6B --dataset_name trl-lib/Capybara \\\n"
-            "  --max_length 4096 --packing --packing_strategy bfd --assistant_only_loss \\\n"
+            "  --max_length 4096 --packing --assistant_only_loss \\\n"
             "  --attn_implementation flash_attention_2\n",
         ),
         good=Example(
             door="trl",
             file="command.sh",
             text="trl sft --model_name_or_path Qwen/Qwen3-0.6B --dataset_name trl-lib/Capybara \\\n"
-            "  --max_length 4096 --packing --packing_strategy bfd \\\n"
+            "  --max_length 4096 --packing --packing_strategy bfd --assistant_only_loss \\\n"
             "  --attn_implementation flash_attention_2\n",
         ),
         fix="Upgrade, or count the tokens that have a label in a packed row before training.",

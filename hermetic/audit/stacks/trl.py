@@ -11,6 +11,7 @@ from typing import Final
 from hermetic.audit.setup import (
     UNKNOWN,
     Attention,
+    Bound,
     Claim,
     Layout,
     Overflow,
@@ -18,6 +19,7 @@ from hermetic.audit.setup import (
     Settings,
     Setup,
     Versions,
+    holds,
     in_versions,
 )
 from hermetic.audit.stacks.families import model_of
@@ -33,6 +35,7 @@ MARKS: Final = frozenset(
     }
 )
 
+_CUTS: Final[Bound] = ("trl", "<", "0.19")
 _STRATEGIES: Final = ("bfd", "bfd_split", "bfd-requeue", "wrapped", "ffd")
 
 
@@ -41,9 +44,8 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
     read = Reader(settings, "TRL")
     packing = read.flag("packing", default=False)
     strategy = read.word("packing_strategy", "bfd", "packing")
-    layout = _layout(read, packing, strategy)
-    name = read.word("attn_implementation", None, "packing", "model_name_or_path")
-    attention = attention_of(read.word("model_init_kwargs.attn_implementation", None) if not name.written else name)
+    layout = _layout(read, packing, strategy, versions)
+    attention = _attention(read)
     capacity = _capacity(read)
     return Setup(
         stack="trl",
@@ -59,18 +61,25 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
         parallel=accelerate_axes(read),
         cuts=_cuts(layout, packing, strategy, versions),
         unread=_unread(layout, strategy, attention, versions),
-        lost_masks=_lost_masks(read, layout, versions),
+        lost_masks=_lost_masks(read, layout, strategy, versions),
         refusals=_refusals(read, layout, strategy, capacity, versions),
         notes=_notes(read),
         **trainer_facts(read),
     )
 
 
-def _layout(read: Reader, packing: Setting, strategy: Setting) -> Layout:
+def _attention(read: Reader) -> Attention:
+    nested = "model_init_kwargs.attn_implementation"
+    name = nested if nested in read.settings else "attn_implementation"
+    return attention_of(read.word(name, None, "packing", "padding_free", "model_name_or_path"))
+
+
+def _layout(read: Reader, packing: Setting, strategy: Setting, versions: Versions) -> Layout:
     if packing.value is UNKNOWN or (packing.value and strategy.value is UNKNOWN):
         return "unknown"
     if packing.value:
-        return "cut" if strategy.value == "wrapped" else "packed"
+        old = not strategy.written and holds(versions, _CUTS) is True
+        return "cut" if old or strategy.value == "wrapped" else "packed"
     flattened = read.flag("padding_free", default=False).value
     return "unknown" if flattened is UNKNOWN else "flattened" if flattened else "padded"
 
@@ -89,7 +98,7 @@ def _overflow(layout: Layout, strategy: Setting) -> Overflow | None:
 
 
 def _cuts(layout: Layout, packing: Setting, strategy: Setting, versions: Versions) -> tuple[Claim, ...]:
-    if layout == "cut":
+    if layout == "cut" and strategy.value == "wrapped":
         return (
             Claim(
                 what="documents are concatenated and cut at max_length, under a causal mask that sees the whole row",
@@ -97,13 +106,13 @@ def _cuts(layout: Layout, packing: Setting, strategy: Setting, versions: Version
                 way_out="Set packing_strategy to bfd_split or bfd, which pack whole documents and say where they start",
             ),
         )
-    if layout == "packed" and not strategy.written:
+    if layout in {"packed", "cut"} and not strategy.written:
         old = Claim(
             what="this TRL knows one way of packing: documents are concatenated and cut at max_length",
             setting=packing,
             way_out="Write packing_strategy: a TRL that cuts refuses the name, and a newer one packs whole documents",
         )
-        return in_versions(old, versions, ("trl", "<", "0.19"))
+        return in_versions(old, versions, _CUTS)
     return ()
 
 
@@ -130,9 +139,11 @@ def _unread(layout: Layout, strategy: Setting, attention: Attention, versions: V
     return in_versions(claim, versions, ("trl", "<", "0.23"))
 
 
-def _lost_masks(read: Reader, layout: Layout, versions: Versions) -> tuple[Claim, ...]:
+def _lost_masks(read: Reader, layout: Layout, strategy: Setting, versions: Versions) -> tuple[Claim, ...]:
     only = read.flag("assistant_only_loss", default=False)
     if layout not in {"packed", "cut"} or only.value is not True:
+        return ()
+    if strategy.written and strategy.value in {"bfd", "bfd_split"}:  # no TRL that loses the masks has them
         return ()
     claim = Claim(
         what="packing drops the column of assistant masks, so that the loss is taken over everything",

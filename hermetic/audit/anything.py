@@ -1,0 +1,76 @@
+"""One door for everything that can be audited."""
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from hermetic.audit.finding import AuditReport
+from hermetic.errors import AuditError
+
+_SCRIPTS: Final = {".py", ".ipynb"}
+_BEGINNING: Final = 4096
+_BATCHES: Final = {".safetensors", ".npz", ".npy", ".arrow", ".feather", ".parquet", ".pt"}
+
+
+def audit(subject: Any, *, stack: str | None = None, versions: Mapping[str, str] | None = None) -> AuditReport:
+    """Read a configuration, a script, a batch or a packed folder, and say what is wrong with it. Nothing runs.
+
+    Args:
+        subject: the path of a configuration (YAML, JSON, a shell script), of a Python script or notebook, of a file
+            with a batch, or of a folder that ``hermetic pack`` made; a batch itself (a mapping of arrays or tensors,
+            a ``PackedBatch``); or a list of words, which is a command line.
+        stack: of a configuration or command, whose it is, if it could be several's.
+        versions: of packages, such as ``{"trl": "1.16.0"}``.
+
+    Returns:
+        Facts, findings and notes; ``report.sound`` if nothing was found.
+
+    Raises:
+        AuditError: it cannot be read, or is nothing of these.
+
+    Example:
+        >>> report = audit(["trl", "sft", "--packing", "--packing_strategy", "wrapped", "--max_length", "4096"])
+        >>> report.findings[0].code
+        'HM120'
+    """
+    if isinstance(subject, (str, PathLike)):
+        return _audit_path(Path(subject), stack=stack, versions=versions)
+    if isinstance(subject, (list, tuple)) and all(isinstance(word, str) for word in subject):
+        from hermetic.audit.command import audit_command
+
+        return audit_command(subject, stack=stack, versions=versions)
+    from hermetic.audit.batch.audit import audit_batch
+
+    return audit_batch(subject)
+
+
+def _audit_path(path: Path, *, stack: str | None, versions: Mapping[str, str] | None) -> AuditReport:
+    if path.is_dir():
+        from hermetic.audit.folder import audit_folder
+
+        return audit_folder(path)
+    suffix = path.suffix.lower()
+    if suffix in _SCRIPTS:
+        from hermetic.audit.script.report import audit_script
+
+        return audit_script(path, versions=versions)
+    if suffix in _BATCHES or (suffix == ".json" and _holds_tokens(path)):
+        from hermetic.audit.batch.audit import audit_batch
+
+        return audit_batch(path)
+    if not path.exists():
+        raise AuditError(f"{path} is not there; expected a configuration, a script, a batch or a packed folder")
+    from hermetic.audit.config import audit_config
+
+    return audit_config(path, stack=stack, versions=versions)
+
+
+def _holds_tokens(path: Path) -> bool:
+    """A JSON file with a batch has a tensor's name near its beginning; a configuration has none."""
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(_BEGINNING)
+    except OSError:
+        return False
+    return any(f'"{name}"'.encode() in beginning for name in ("input_ids", "position_ids", "cu_seqlens", "labels"))

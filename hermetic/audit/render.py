@@ -1,0 +1,84 @@
+"""An audit for a terminal: the verdict, what was found and what to do, what was understood.
+
+Guarantee: what comes from a file is shown as text; what would steer the terminal is shown as an escape.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hermetic.audit.finding import AuditFinding, AuditReport, Certainty, Place
+
+_COLOURS: Final[dict[Certainty, str]] = {"certain": "red", "likely": "yellow", "depends on version": "yellow"}
+_MOST_PLACES: Final = 4
+
+
+def render(report: AuditReport) -> Group:
+    """Headline, findings with their ways out, facts, notes."""
+    parts: list[RenderableType] = [_headline(report)]
+    parts += [_finding(places) for places in _together(report.findings)]
+    if report.findings:
+        parts.append(Text(f"hermetic explain {report.findings[0].code} tells why it is bad, and shows examples", "dim"))
+    parts += _facts(report)
+    parts += [Text(f"- {_shown(note)}", style="dim") for note in report.notes]
+    return Group(*parts)
+
+
+def _headline(report: AuditReport) -> Text:
+    what = f"{report.kind} of {report.stack}" if report.stack else report.kind
+    if report.sound:
+        return Text(f"{_shown(report.subject)}: nothing found in this {what}", style="bold green")
+    counts = Counter(finding.certainty for finding in report.findings)
+    told = ", ".join(f"{counts[kind]} {_said(kind, counts[kind])}" for kind in _COLOURS if counts[kind])
+    colour = _COLOURS[next(kind for kind in _COLOURS if counts[kind])]
+    number = len(report.findings)
+    return Text(
+        f"{_shown(report.subject)}: {number} finding{'s' * (number > 1)} in this {what}: {told}", style=f"bold {colour}"
+    )
+
+
+def _said(certainty: Certainty, count: int) -> str:
+    return f"depend{'s' * (count == 1)} on the version" if certainty == "depends on version" else certainty
+
+
+def _together(findings: Sequence[AuditFinding]) -> list[list[AuditFinding]]:
+    """Findings that say the same of several places, as one."""
+    groups: dict[tuple[str | None, ...], list[AuditFinding]] = {}
+    for finding in findings:
+        same = (finding.code, finding.certainty, finding.what, finding.way_out, finding.versions)
+        groups.setdefault(same, []).append(finding)
+    return list(groups.values())
+
+
+def _finding(same: list[AuditFinding]) -> Text:
+    first = same[0]
+    text = Text(f"{first.code} ", style=f"bold {_COLOURS[first.certainty]}")
+    text.append(_certainty(first), style=_COLOURS[first.certainty])
+    text.append(f": {_shown(first.what)}", style="not bold default")
+    for finding in same[:_MOST_PLACES]:
+        text.append(f"\n      {_place(finding.place)} = {_shown(finding.value)}", style="not bold default")
+    if len(same) > _MOST_PLACES:
+        text.append(f"\n      and {len(same) - _MOST_PLACES} more places", style="not bold default")
+    return text.append(f"\n      {_shown(first.way_out)}", style="not bold dim default")
+
+
+def _certainty(finding: AuditFinding) -> str:
+    if finding.certainty == "depends on version":
+        return f"depends on version, {_shown(finding.versions or '')}"
+    return finding.certainty
+
+
+def _place(place: Place) -> str:
+    return _shown(str(place))
+
+
+def _facts(report: AuditReport) -> list[RenderableType]:
+    width = max((len(name) for name, _ in report.facts), default=0)
+    return [Text(f"{_shown(name):<{width}}  {_shown(value)}", style="dim") for name, value in report.facts]
+
+
+def _shown(text: str) -> str:
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

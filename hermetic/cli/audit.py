@@ -1,0 +1,90 @@
+"""The command that reads artefacts without running anything."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hermetic.cli.common import AsJson, app, out_console, print_json, reports_errors
+from hermetic.errors import AuditError
+
+if TYPE_CHECKING:
+    from hermetic.audit import AuditReport
+
+
+@app.command(
+    epilog="Example: hermetic audit train.yaml --with trl==1.16.0",
+)
+@reports_errors
+def audit(
+    target: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A configuration, a Python script, a folder of hermetic pack; or, after --, a command line.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    batch: Annotated[Path | None, typer.Option(help="A file with a batch: safetensors, npz, Arrow or JSON.")] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose it is, if it could be several's: trl, axolotl, llamafactory, swift, torchtune, megatron or "
+            "deepspeed."
+        ),
+    ] = None,
+    versions: Annotated[
+        list[str] | None, typer.Option("--with", help="A package and its version, such as trl==1.16.0; repeat it.")
+    ] = None,
+    sarif: Annotated[Path | None, typer.Option(help="Write the findings here as SARIF, for code review.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report here as a page.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read a configuration, script, command, batch or packed folder, and say what is wrong with it.
+
+    Nothing is run, and no model is loaded. The exit code is 0 if nothing was found, 1 on a finding, 2 if it cannot be
+    read.
+    """
+    report = _audited(target or [], batch, stack, _versions(versions or []))
+    if sarif is not None:
+        from hermetic.audit.sarif import to_sarif
+
+        sarif.write_text(json.dumps(to_sarif(report), indent=1) + "\n", encoding="utf-8")
+    if html is not None:
+        from hermetic.report import audit_page
+
+        html.write_text(audit_page(report), encoding="utf-8")
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        out_console.print(report)
+    if not report.sound:
+        raise typer.Exit(1)
+
+
+def _audited(target: list[str], batch: Path | None, stack: str | None, versions: dict[str, str]) -> "AuditReport":
+    if (batch is None) == (not target):
+        raise AuditError("expected one thing to audit: a file, a folder, --batch FILE, or a command after --")
+    if batch is not None:
+        from hermetic.audit import audit_batch
+
+        return audit_batch(batch)
+    if len(target) > 1 and all(Path(one).exists() for one in target):
+        raise AuditError(f"{len(target)} files to audit were named; expected one. A command goes after --")
+    from hermetic.audit import audit as audit_anything
+
+    return audit_anything(target if len(target) > 1 else target[0], stack=stack, versions=versions)
+
+
+def _versions(named: list[str]) -> dict[str, str]:
+    from hermetic.audit.setup import number_of_version
+
+    found = {}
+    for one in named:
+        package, separator, version = one.partition("==")
+        if not separator or not package.strip():
+            raise AuditError(f"--with {one} names no version; expected a package and its version, as trl==1.16.0")
+        number_of_version(version)
+        found[package.strip().lower()] = version.strip()
+    return found
