@@ -172,10 +172,10 @@ def _padded_runs(facts: BatchFacts) -> Iterator[tuple[int, int]]:
 
 
 def _tail_views(facts: BatchFacts) -> Iterator[View]:
-    """Views in which padding would be documents; positions are hidden by a mask with zeros."""
+    """Views in which padding would be documents: of positions only those that transformers looks at."""
     mask = facts.batch.flat(MASK)
-    hidden = mask is not None and not mask.all()
-    return (view for view in facts.views if not (view.name in POSITIONS and hidden) and view.name != MASK)
+    unread = POSITIONS if mask is not None and not mask.all() else POSITIONS[1:]
+    return (view for view in facts.views if view.name not in unread and view.name != MASK)
 
 
 def merged_tail(facts: BatchFacts) -> Iterator[AuditFinding]:
@@ -246,7 +246,7 @@ def helpers_differ(facts: BatchFacts) -> Iterator[AuditFinding]:
     told = all(name in batch.tensors or name in batch.settings for name in FLASH)
     mask = batch.tensors.get(MASK)
     hidden = mask is not None and (mask.values.ndim > 2 or not mask.values.all())
-    if found is None or told or hidden:
+    if found is None or found[0] != POSITIONS[0] or told or hidden:
         return
     name, positions = found
     rows = np.split(positions, batch.rows[1:-1])

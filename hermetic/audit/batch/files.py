@@ -79,14 +79,13 @@ def _stored(path: Path, name: str, entry: Mapping[str, Any]) -> NDArray[Any]:
 
 
 def _npz(path: Path) -> Mapping[str, Any]:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            names = [name for name in arrays.files if name in KNOWN or name in SETTINGS]
-            return {name: _array(path, arrays, name) for name in names}
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
-        raise AuditError(f"{path} is damaged or no .npz file ({error}); write it again with numpy.savez") from error
-    except ValueError as error:
-        raise AuditError(f"{path} is no .npz file ({error}); write one with numpy.savez") from error
+    with path.open("rb") as file:  # NumPy leaves a damaged file open
+        try:
+            arrays = np.load(file, allow_pickle=False)
+        except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
+            raise AuditError(f"{path} is damaged or no .npz file ({error}); write it again with numpy.savez") from error
+        names = [name for name in getattr(arrays, "files", ()) if name in KNOWN or name in SETTINGS]
+        return {name: _array(path, arrays, name) for name in names}
 
 
 def _array(path: Path, arrays: Any, name: str) -> NDArray[Any]:

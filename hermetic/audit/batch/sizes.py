@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hermetic.audit.batch.facts import BatchFacts
-from hermetic.audit.batch.names import MASK, POSITIONS, TOKENS
+from hermetic.audit.batch.names import LABELS, MASK, POSITIONS, TOKENS
 from hermetic.audit.batch.tensors import Tensor, per_token
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.readings import over_pairs, positions_of, starts_fit
@@ -32,6 +32,8 @@ def unequal(facts: BatchFacts) -> Iterator[AuditFinding]:
 def _has_one_for_each(facts: BatchFacts, tensor: Tensor) -> bool:
     if facts.batch.fits(tensor.name):
         return True
+    if tensor.name in LABELS and tensor.values.ndim == 1:
+        return tensor.values.size in {facts.batch.num_rows, len(facts.lengths)}  # classes of rows or of documents
     if tensor.name in POSITIONS:
         return positions_of(facts.batch, tensor.name) is not None or starts_fit(facts.batch, tensor)
     return tensor.name == MASK and over_pairs(facts.batch) is not None
