@@ -262,7 +262,7 @@ def test_a_page_has_the_tokens_and_layers_that_the_report_then_has_too(tmp_path,
 
     plain = only_json(run("probe", llama, "--json").stdout)
     assert plain["layers"] is plain["reach"] is None
-    refused(run("probe", llama, "--html", tmp_path / "nope" / "report.html"), "No such file", code="HE500")
+    refused(run("probe", llama, "--html", tmp_path / "nope" / "report.html"), "a folder that exists", code="HE740")
 
 
 def test_an_attention_implementation_can_be_chosen(llama):

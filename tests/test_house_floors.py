@@ -35,9 +35,9 @@ FLOORS = {
     "demo": 6,
     "testing": 6,
     "report": 7,
-    "cli": 7,
+    "cli": 8,
 }
-STAIRS = ("integrations", "train", "compare", "demo")  # on one floor; a later one may import an earlier one
+STAIRS = ("integrations", "train", "compare", "demo", "report", "cli")  # a later one may import an earlier one
 BACKENDS = {"reference", "sdpa", "flex", "flash", "torch_varlen"}
 
 
@@ -155,7 +155,7 @@ def test_every_module_of_the_package_stands_on_a_floor():
         (
             "plan/rows.py",
             "import importlib\nimportlib.import_module('hermetic.cli')",
-            "imports hermetic.cli (floor 7)",
+            "imports hermetic.cli (floor 8)",
         ),
         (
             "errors.py",

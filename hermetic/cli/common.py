@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
@@ -40,6 +41,7 @@ log_console = Console(stderr=True)
 Capacity = Annotated[int, typer.Option(help="Tokens per row.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
 OnOverflow = Annotated[str, typer.Option(help="What to do with longer documents: error, truncate, split or drop.")]
+Html = Annotated[Path | None, typer.Option(help="Write the report here, too: one HTML file that needs nothing else.")]
 Backend = Annotated[str, typer.Option(help="Attention of the seal: reference, sdpa, flex, flash or torch_varlen.")]
 TrustRemoteCode = Annotated[bool, typer.Option(help="Let model and tokenizer run code that they bring along.")]
 
@@ -59,6 +61,23 @@ def reports_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
             raise typer.Exit(2) from error
 
     return run
+
+
+def require_page(html: Path | None, *, plots: bool = False) -> None:
+    """Refuse, before minutes are spent, a page that cannot be written, or whose plots cannot be drawn.
+
+    Raises:
+        ReportError: there is no such folder, or ``html`` is one.
+        MissingDependencyError: the page has plots, and matplotlib is not installed.
+    """
+    if html is None:
+        return
+    from hermetic.markup import require_plots
+    from hermetic.report import require_place
+
+    require_place(html)
+    if plots:
+        require_plots()
 
 
 def say_error(message: str) -> None:

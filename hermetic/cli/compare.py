@@ -8,6 +8,7 @@ import typer
 from hermetic.cli.common import (
     AsJson,
     Backend,
+    Html,
     OnOverflow,
     TrustRemoteCode,
     app,
@@ -15,6 +16,7 @@ from hermetic.cli.common import (
     out_console,
     print_json,
     reports_errors,
+    require_page,
 )
 
 
@@ -50,7 +52,7 @@ def compare(
     on_overflow: OnOverflow = "error",
     backend: Backend = "sdpa",
     out: Annotated[Path | None, typer.Option(help="New folder for the result, its page and the rows.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the page with table and curves here.")] = None,
+    html: Html = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -60,10 +62,11 @@ def compare(
     naive loss is the context of other documents, gradients, speed and memory. An arm that the model cannot run is
     shown with the reason, and is no failure: the exit code is 0, and 2 for wrong usage.
     """
-    from hermetic.compare import page, render
+    from hermetic.compare import render
     from hermetic.demo.presets import compare_data
-    from hermetic.files import write_text
+    from hermetic.report import write_report
 
+    require_page(html, plots=True)
     given: dict[str, Any] = {
         "epochs": epochs,
         "max_steps": steps,
@@ -88,7 +91,7 @@ def compare(
             on_step=on_step,
         )
     if html is not None:
-        write_text(html, page(result))
+        write_report(result, html)
     if as_json:
         print_json(result.to_dict())
     else:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from hermetic.cli.common import (
     AsJson,
     Capacity,
+    Html,
     OnOverflow,
     TrustRemoteCode,
     app,
@@ -23,11 +24,12 @@ from hermetic.cli.common import (
     print_json,
     progress_on_stderr,
     reports_errors,
+    require_page,
     stages,
 )
 
 if TYPE_CHECKING:
-    from hermetic.data import PackProgress
+    from hermetic.data import PackedSummary, PackProgress
     from hermetic.data.encode import OnBadRecord, TrainOn
 
 
@@ -119,6 +121,7 @@ def pack(
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes that tokenize; 0: one for each core.")] = 0,
     engine: Annotated[str, typer.Option(help="local, or ray: on a Ray cluster.")] = "local",
+    html: Html = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -128,8 +131,9 @@ def pack(
     tokens are masked. The exit code is 1 when tokens were lost or records skipped, as was asked for; the folder is
     written.
     """
-    from hermetic.data import inspect_packed, pack_sources, render
+    from hermetic.data import pack_sources
 
+    require_page(html, plots=True)
     with _pack_bar(quiet=as_json) as on_progress:
         manifest = pack_sources(
             sources,
@@ -150,8 +154,9 @@ def pack(
         )
     if as_json:
         print_json(dataclasses.asdict(manifest))
-    else:
-        out_console.print(render(inspect_packed(out)))
+    if html is not None or not as_json:
+        source = _Tokenizer(name=tokenizer, trust_remote_code=trust_remote_code)
+        _tell_of_pack(out, source, html, quiet=as_json)
     if manifest.tokens_lost or manifest.records_skipped:
         raise typer.Exit(1)
 
@@ -199,6 +204,7 @@ def inspect(
         str | None, typer.Option(help="Folder or hub id of the tokenizer that made the rows; without, ids.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the rows to show and of the search for duplicates.")] = 0,
+    html: Html = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -209,6 +215,10 @@ def inspect(
     """
     if (show is not None) + check + duplicates > 1:
         raise typer.BadParameter("give one of --show, --check and --duplicates at a time")
+    if html is not None and (show is not None or check or duplicates):
+        raise typer.BadParameter(
+            "--html writes the page of what a folder holds: give it without --show, --check or --duplicates"
+        )
     source = _Tokenizer(name=tokenizer, trust_remote_code=trust_remote_code)
     if show is not None:
         _inspect_rows(folder, show, source, seed=seed, as_json=as_json)
@@ -217,7 +227,7 @@ def inspect(
     elif duplicates:
         _inspect_duplicates(folder, threshold, source, seed=seed, as_json=as_json)
     else:
-        _inspect_counts(folder, as_json=as_json)
+        _inspect_counts(folder, source, html, as_json=as_json)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,16 +238,30 @@ class _Tokenizer:
     trust_remote_code: bool
 
 
-def _inspect_counts(folder: Path, *, as_json: bool) -> None:
-    from hermetic.data import inspect_packed, render
-
-    summary = inspect_packed(folder)
+def _inspect_counts(folder: Path, tokenizer: _Tokenizer, html: Path | None, *, as_json: bool) -> None:
+    require_page(html, plots=True)
+    summary = _tell_of_pack(folder, tokenizer, html, quiet=as_json)
     if as_json:
         sys.stdout.write(summary.to_json())
-    else:
-        out_console.print(render(summary))
     if summary.manifest.tokens_lost or summary.manifest.records_skipped:
         raise typer.Exit(1)
+
+
+def _tell_of_pack(folder: Path, tokenizer: _Tokenizer, html: Path | None, *, quiet: bool) -> "PackedSummary":
+    """On the terminal unless ``quiet``, and as a page where one was asked for; the folder is verified once."""
+    from hermetic.data import load_tokenizer, open_packed, render
+    from hermetic.data.summary import summarize
+    from hermetic.report import pack_page, write_page
+
+    packed = open_packed(folder)
+    summary = summarize(packed)
+    if html is not None:
+        code, name = tokenizer.trust_remote_code, tokenizer.name
+        loaded = None if name is None else load_tokenizer(name, trust_remote_code=code)
+        write_page(pack_page(packed, tokenizer=loaded), html)
+    if not quiet:
+        out_console.print(render(summary))
+    return summary
 
 
 def _inspect_rows(folder: Path, rows: int, tokenizer: _Tokenizer, *, seed: int, as_json: bool) -> None:

@@ -9,12 +9,14 @@ import typer
 from hermetic.cli.common import (
     AsJson,
     Backend,
+    Html,
     TrustRemoteCode,
     app,
     bar,
     out_console,
     print_json,
     reports_errors,
+    require_page,
     stages,
 )
 
@@ -35,7 +37,7 @@ def probe(
     ] = None,
     backend: Backend = "sdpa",
     layers: Annotated[bool, typer.Option("--layers", help="Read every layer, also where nothing leaks.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write the report here as a page, token by token.")] = None,
+    html: Html = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -47,8 +49,10 @@ def probe(
     import hermetic
     from hermetic.atlas import as_tiny, tiny_by_name
     from hermetic.probe import with_details
+    from hermetic.report import write_report
     from hermetic.train import load_model
 
+    require_page(html)
     with stages(quiet=as_json) as on_stage:
         on_stage(f"loading {model}")
         tiny = tiny_by_name(model, attention=attention)
@@ -58,7 +62,7 @@ def probe(
         report = with_details(report, network, per_layer=layers, per_token=html is not None)
         report = as_tiny(report, model) if tiny else report
     if html is not None:
-        report.to_html(html)
+        write_report(report, html)
     if as_json:
         print_json(report.to_dict())
     else:
@@ -88,6 +92,7 @@ def doctor(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds to wait for the first training batch; default: no limit.")
     ] = None,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Examine your own training command at its first batch.
@@ -96,8 +101,12 @@ def doctor(
     stderr. The exit code is 1 on a finding, and 2 when it reached no training batch.
     """
     from hermetic.doctor import diagnose
+    from hermetic.report import write_report
 
+    require_page(html)
     diagnosis = diagnose(command, timeout=timeout, on_output=_pass_on)
+    if html is not None:
+        write_report(diagnosis, html)
     if as_json:
         print_json(diagnosis.to_dict())
     else:

@@ -8,20 +8,26 @@ be wider than a phone scrolls by itself, and can be reached by the keyboard.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from importlib import import_module, resources
 from typing import Final, Literal
 
-from hermetic import __version__
 from hermetic.markup.heatmap import PATTERNS
 from hermetic.markup.text import escaped
 
 Look = Literal["good", "bad", "unsure"]
+
+_VERSION: Final[str] = import_module("hermetic").__version__
+"""A plain import of the root, which names what stands above, would be a circle to type checkers."""
 
 _SIGNS: Final[dict[Look, str]] = {
     "good": '<path d="M7 12.5l3.5 3.5L17 9"/>',
     "bad": '<path d="M8 8l8 8M16 8l-8 8"/>',
     "unsure": '<path d="M12 6.5v7M12 17v.5"/>',
 }
+
+
+_PLACES: Final = 5
+"""Of a finding, that are not folded away."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +71,7 @@ def document(verdict: Verdict, sections: Iterable[Section | None], *, style: str
         f"<title>{escaped(f'{verdict.word}: {verdict.subject}')}</title><style>\n{common}{style}</style></head>\n"
         f'<body>{PATTERNS}<a class="skip" href="#details">Skip to the details</a>\n{_header(verdict)}\n'
         f'{_contents(shown)}\n<main id="details" tabindex="-1">\n{body}\n</main>\n'
-        f'<footer class="soft">Made by hermetic {escaped(__version__)}. '
+        f'<footer class="soft">Made by hermetic {escaped(_VERSION)}. '
         "This file is complete: nothing in it is loaded from elsewhere.</footer>\n</body></html>\n"
     )
 
@@ -179,11 +185,21 @@ def finding(
     """
     name = f'<span class="code">{escaped(code)}</span> ' if code else ""
     name += f'<span class="tag">{escaped(tag)}</span> ' if tag else ""
-    places = f'<p class="where">{", ".join(f"<code>{escaped(place)}</code>" for place in where)}</p>' if where else ""
     return (
-        f'<div class="finding {look}"><h3>{name}{escaped(what)}</h3>{places}'
+        f'<div class="finding {look}"><h3>{name}{escaped(what)}</h3>{_places(where)}'
         f'{soft(more) if more else ""}<p class="do">{escaped(way_out)}</p></div>'
     )
+
+
+def _places(where: Sequence[str]) -> str:
+    """The first few, and the others when they are asked for."""
+    first, others = where[:_PLACES], where[_PLACES:]
+    shown = _codes(first) if first else ""
+    return shown + (hidden(f"{len(others)} more places", _codes(others)) if others else "")
+
+
+def _codes(where: Sequence[str]) -> str:
+    return f'<p class="where">{", ".join(f"<code>{escaped(place)}</code>" for place in where)}</p>'
 
 
 def hidden(summary: str, markup: str) -> str:

@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from hermetic.report.audit import audit_page
     from hermetic.report.doctor import doctor_page
     from hermetic.report.pack import pack_page
-    from hermetic.report.write import page_of, require_place, write_report
+    from hermetic.report.write import page_of, require_place, write_page, write_report
 
-__all__ = ["audit_page", "doctor_page", "pack_page", "page_of", "require_place", "write_report"]
+__all__ = ["audit_page", "doctor_page", "pack_page", "page_of", "require_place", "write_page", "write_report"]
 
 _HOMES: Final = {
     "audit_page": "audit",
@@ -17,6 +17,7 @@ _HOMES: Final = {
     "pack_page": "pack",
     "page_of": "write",
     "require_place": "write",
+    "write_page": "write",
     "write_report": "write",
 }
 

@@ -14,7 +14,7 @@ from hermetic.markup import Section, Verdict, document, escaped, facts, finding,
 MAX_ENTRIES: Final = 50
 """Entries that a page shows; a reader looks at no more, and JSON has them all."""
 
-MAX_PLACES: Final = 20
+MAX_PLACES: Final = 100
 """Places that an entry names."""
 
 _ORDER: Final = ("certain", "likely", "depends on version")

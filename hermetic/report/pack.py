@@ -12,6 +12,7 @@ import numpy as np
 
 from hermetic.data import PackedData, open_packed
 from hermetic.data.manifest import PackManifest
+from hermetic.data.show import require_tokenizer_of
 from hermetic.data.summary import PackedSummary, summarize
 from hermetic.markup import Histogram, Section, Verdict, document, escaped, facts, finding, section, soft
 from hermetic.report.ledger import ledger, sources
@@ -31,9 +32,12 @@ def pack_page(folder: str | os.PathLike[str] | PackedData, *, tokenizer: Any = N
 
     Raises:
         PackedDataError: it is no packed folder, or is damaged.
+        DataError: the tokenizer is not the one that made the rows.
         MissingDependencyError: matplotlib or datasets is not installed.
     """
     packed = folder if isinstance(folder, PackedData) else open_packed(folder)
+    if tokenizer is not None:
+        require_tokenizer_of(packed, tokenizer, getattr(tokenizer, "name_or_path", type(tokenizer).__name__))
     summary = summarize(packed)
     sections = (
         _to_do(summary),

@@ -26,7 +26,15 @@ def write_report(subject: Any, path: str | os.PathLike[str]) -> None:
     """
     target = Path(path)
     require_place(target)
-    text = page_of(subject)
+    write_page(page_of(subject), target)
+
+
+def write_page(text: str, target: Path) -> None:
+    """Write the text of a page: whole or not at all.
+
+    Raises:
+        ReportError: nothing can be written there.
+    """
     try:
         write_text(target, text)
     except OSError as error:
