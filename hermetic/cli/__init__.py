@@ -5,10 +5,10 @@ Exit code 0 is sound, 1 a finding (a leak, a lost token), 2 wrong usage or bad i
 
 from typing import Final
 
-from hermetic.cli import audit, compare, data, explain, models, training
+from hermetic.cli import audit, compare, data, explain, models, show, training
 from hermetic.cli.common import app
 
-__all__ = ["app", "audit", "compare", "data", "explain", "main", "models", "training"]
+__all__ = ["app", "audit", "compare", "data", "explain", "main", "models", "show", "training"]
 
 _IN_HELP: Final = (
     *("demo", "plan", "pack", "inspect", "export", "show"),

@@ -93,11 +93,12 @@ def _head(page: "Figure", picture: RowPicture, slots: list[list[str]], notes: li
     below = up - 0.95
     _bar(_axes(page, 0.2, below, across - 0.4, 0.28), picture, slots)
     below -= 0.2 * max(0, len(slots) - 1) + 0.1
-    for y, words, options in (
+    lines: tuple[tuple[float, str, dict[str, Any]], ...] = (
         (up - 0.25, headline(picture), {"fontsize": 14, "fontweight": "bold", "color": LIGHT["ink"]}),
         (up - 0.5, place(picture), {"fontsize": 9, "color": LIGHT["soft"]}),
         (below, "\n".join(notes), {"fontsize": 9, "color": LIGHT["soft"], "linespacing": 1.4}),
-    ):
+    )
+    for y, words, options in lines:
         page.text(0.2 / across, y / up, _drawable(words), va="top", parse_math=False, **options)
     looks = [Look(kind=kind, colour="d0", strength=1.0) for kind in kinds_of(picture)]
     page.legend(
@@ -131,7 +132,13 @@ def _bar(axes: "Axes", picture: RowPicture, slots: list[list[str]]) -> None:
         for slot, word in enumerate(words):
             colour = LIGHT["ink"] if down else LIGHT[f"on-{colour_of(int(picture.document_ids[slot]))}"]
             fit = word if len(word) * picture.num_slots <= _LETTERS else "…"
-            options = {"ha": "center", "va": "center", "fontsize": 8, "color": colour, "parse_math": False}
+            options: dict[str, Any] = {
+                "ha": "center",
+                "va": "center",
+                "fontsize": 8,
+                "color": colour,
+                "parse_math": False,
+            }
             axes.text(slot + 0.5, 0.5 - down * 0.75, _drawable(fit), **options)
     axes.set(xlim=(0, picture.num_slots), ylim=(0, 1))
     axes.axis("off")
@@ -148,7 +155,11 @@ def _mask(axes: "Axes", picture: RowPicture, mask: MaskPicture) -> None:
         axes.add_patch(Rectangle((x, y), width, height, fill=False, ec=LIGHT["ink"], **look))
     axes.set(xlim=(0, mask.num_slots), ylim=(mask.num_slots, 0), aspect="equal", facecolor=LIGHT["empty"])
     if mask.block == 1:
-        shown = range(mask.num_slots) if mask.num_slots <= _SLOTS else [one.start for one in picture.documents]
+        shown = (
+            range(mask.num_slots)
+            if mask.num_slots <= _SLOTS
+            else [one.start for one in picture.documents if one.length]
+        )
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks([slot + 0.5 for slot in shown], labels=list(map(str, shown)))
     axes.tick_params(labelsize=7, length=0, colors=LIGHT["soft"], labeltop=True, labelbottom=False)
