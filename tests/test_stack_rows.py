@@ -1,5 +1,6 @@
 """Rows to ranks and to batches: none is lost, none comes twice, and what has no boundaries is no row."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -95,14 +96,45 @@ def test_balanced_rows_wait_for_each_other_less_than_rows_that_look_alike():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rows_per_batch": 0}, "rows_per_batch is 0, expected a whole number of at least 1"),
-        ({"rows_per_batch": 1, "window": 0}, "window is 0"),
-        ({"rows_per_batch": 1, "rank": 2, "num_ranks": 2}, "rank is 2, expected 0 to 1"),
+        ({"rows_per_batch": 0}, "rows_per_batch is 0; expected a whole number of at least 1"),
+        ({"rows_per_batch": "2", "num_ranks": 2}, "rows_per_batch is '2', a str"),
+        ({"rows_per_batch": None, "num_ranks": 2}, "rows_per_batch is None"),
+        ({"window": 0}, "window is 0"),
+        ({"rank": 2, "num_ranks": 2}, "rank is 2 of 2 ranks, expected 0 to 1"),
+        ({"rank": True, "num_ranks": 2}, "rank is True, a boolean"),
+        ({"rank": 0.5, "num_ranks": 2}, "rank is 0.5, a float"),
+        ({"seed": -1}, "seed is -1"),
     ],
 )
 def test_what_is_no_number_of_rows_or_ranks_is_refused(options, message):
+    options = {"rows_per_batch": 1, **options}
     with pytest.raises(FeedError, match=message):
         BalancedRowSampler(5, **options)
+    with pytest.raises(FeedError, match=message):
+        row_loader(rows_of(documents_of([3, 4]), [1, 1]), **options)
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (2.5, "the number of rows is 2.5"),
+        (0, "the number of rows is 0"),
+        ("five", "row_work is 'five'"),
+        ([[1, 2], [3, 4]], r"row_work has shape \[2, 2\]"),
+        ([], "there are 0 rows"),
+    ],
+)
+def test_what_is_no_work_of_rows_is_refused(work, message):
+    with pytest.raises(FeedError, match=message):
+        BalancedRowSampler(work, rows_per_batch=1)
+
+
+def test_whole_numbers_of_numpy_are_numbers_and_an_epoch_is_one():
+    sampler = BalancedRowSampler(np.int64(4), rows_per_batch=np.int64(2), seed=None)
+
+    assert list(sampler) == [[0, 1], [2, 3]]
+    with pytest.raises(FeedError, match="epoch is -1"):
+        sampler.set_epoch(-1)
 
 
 def test_a_rank_without_a_row_gets_one_that_trains_nothing():
@@ -144,6 +176,38 @@ def test_a_packer_that_labels_first_tokens_or_gives_no_labels_is_set_right():
 
     for other in (row, {**row, "labels": [5, 6, 7, 8]}):
         assert collate_rows([other]).labels.tolist() == [-100, 6, 7, -100]
+
+
+def test_columns_of_tensors_are_columns():
+    row = {"input_ids": [5, 6, 7, 8], "labels": [5, 6, 7, 8], "seq_lengths": [3, 1]}
+    tensors = {name: torch.tensor(values) for name, values in row.items()}
+
+    assert torch.equal(collate_rows([tensors]).labels, collate_rows([row]).labels)
+    assert tensors["labels"].tolist() == [5, 6, 7, 8]  # what was given is as it was
+
+
+@pytest.mark.parametrize("mask", ["loss_mask", "completion_mask", "assistant_masks"])
+def test_a_mask_that_nobody_has_made_labels_of_is_not_forgotten(mask):
+    row = {"input_ids": [5, 6, 7], "seq_lengths": [3], mask: [0, 0, 1]}
+    with pytest.raises(FeedError, match=f"row 0 has '{mask}' and no 'labels', so all of its tokens would be trained"):
+        PackedCollator()([row])
+    assert PackedCollator()([{**row, "labels": [-100, -100, 7]}])["labels"].tolist() == [[-100, -100, 7]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"seq_lengths": [2.0, 1.0]}, "row 0's seq_lengths has dtype float64"),
+        ({"seq_lengths": 3}, "row 0's seq_lengths is of type int"),
+        ({"labels": 1}, r"row 0's labels have shape \[\]"),
+        ({"labels": None}, r"row 0's labels have shape \[\]"),
+        ({"input_ids": [5.0, 6.5, 7.0]}, "row 0's input_ids have dtype float64, expected whole numbers"),
+        ({"labels": [-100.0, 6.5, 7.0]}, "row 0's labels have dtype float64, expected whole numbers"),
+    ],
+)
+def test_columns_that_are_no_columns_of_whole_numbers_are_refused(columns, message):
+    with pytest.raises(FeedError, match=message):
+        PackedCollator()([{"input_ids": [5, 6, 7], "labels": [-100, 6, -100], "seq_lengths": [2, 1], **columns}])
 
 
 def test_a_row_that_lost_its_lengths_is_not_taken_for_one_document():

@@ -10,11 +10,13 @@ window of one step the rows of a step are the same whatever W is.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hermetic.data.feed import RowOrder
+from hermetic.data.feed.arguments import read_rank, read_seed, whole_number
 from hermetic.errors import FeedError
 from hermetic.plan.arrays import IntArray
 from hermetic.plan.balance import DEFAULT_COST, assign_rows
@@ -55,25 +57,13 @@ class BalancedRowSampler:
         seed: int | None = 0,
         window: int = 1,
     ) -> None:
-        work = np.asarray(row_work, np.float64)
-        self.row_work = np.ones(int(work)) if work.ndim == 0 else work
-        self.order = RowOrder(len(self.row_work), seed)
-        counts = {
-            "rows_per_batch": rows_per_batch,
-            "num_ranks": num_ranks,
-            "accumulation_steps": accumulation_steps,
-            "window": window,
-        }
-        for name, value in counts.items():
-            if type(value) is not int or value < 1:
-                raise FeedError(f"{name} is {value!r}, expected a whole number of at least 1")
-        if not 0 <= rank < num_ranks:
-            raise FeedError(f"rank is {rank!r}, expected 0 to {num_ranks - 1}: one of the num_ranks={num_ranks}")
-        self.rows_per_batch = rows_per_batch
-        self.rank = rank
-        self.num_ranks = num_ranks
-        self.accumulation_steps = accumulation_steps
-        self.window = window
+        self.row_work = _read_work(row_work)
+        self.order = RowOrder(len(self.row_work), read_seed(seed))
+        self.rows_per_batch = whole_number(rows_per_batch, "rows_per_batch", minimum=1)
+        self.num_ranks = whole_number(num_ranks, "num_ranks", minimum=1)
+        self.rank = read_rank(rank, self.num_ranks)
+        self.accumulation_steps = whole_number(accumulation_steps, "accumulation_steps", minimum=1)
+        self.window = whole_number(window, "window", minimum=1)
         self.epoch = 0
 
     @property
@@ -98,7 +88,7 @@ class BalancedRowSampler:
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of ``epoch``."""
-        self.epoch = epoch
+        self.epoch = whole_number(epoch, "epoch", minimum=0)
 
     def __iter__(self) -> Iterator[Batch]:
         order = self.order.epoch(self.epoch)
@@ -126,6 +116,18 @@ class BalancedRowSampler:
         mine = np.sort(heaviest_first[self.rank :: self.num_ranks])
         for batch in np.array_split(mine, batches):
             yield batch.tolist() or [None]
+
+
+def _read_work(row_work: Any) -> npt.NDArray[np.float64]:
+    try:
+        work = np.asarray(row_work, np.float64)
+    except (TypeError, ValueError) as error:
+        raise FeedError(f"row_work is {row_work!r}, expected the work of each row, or the number of rows") from error
+    if work.ndim == 0:
+        return np.ones(whole_number(row_work, "the number of rows", minimum=1))
+    if work.ndim > 1:
+        raise FeedError(f"row_work has shape {list(work.shape)}, expected one number for each row")
+    return work
 
 
 def work_of_lengths(

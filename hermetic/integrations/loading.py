@@ -96,7 +96,7 @@ def row_loader(
         >>> [inputs["cu_seq_lens_q"].tolist() for inputs in row_loader(rows, rows_per_batch=1, seed=None)]
         [[0, 3], [0, 2, 3]]
     """
-    evens = num_ranks > 1 and (rows_per_batch * accumulation_steps > 1 or window > 1)
+    evens = num_ranks != 1 and (rows_per_batch != 1 or accumulation_steps != 1 or window != 1)
     sampler = BalancedRowSampler(
         work_of_lengths(lengths_of_rows(dataset)) if evens else len(dataset),
         rows_per_batch=rows_per_batch,

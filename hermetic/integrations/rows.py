@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from hermetic.batch import PackedBatch, collate
+from hermetic.batch.integers import int64_array
 from hermetic.constants import IGNORE_INDEX
 from hermetic.data import PackedData
 from hermetic.data.feed import collate_packed_rows, documents_of_row
@@ -25,6 +26,8 @@ Row = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 Items = Literal["rows", "documents"]
 
 _ITEMS: Final = ("rows", "documents")
+_MASKS: Final = ("loss_mask", "completion_mask", "assistant_masks")
+"""Columns of others by which tokens are left out of the loss."""
 
 
 class RowDataset(Dataset[Row]):
@@ -108,7 +111,8 @@ def collate_rows(rows: Sequence[Row], **options: Any) -> PackedBatch:
         **options: as in ``hermetic.collate``.
 
     Raises:
-        FeedError: A packed row has no ``seq_lengths``, or its columns do not fit each other.
+        FeedError: A packed row has no ``seq_lengths``, a mask of the loss in place of ``labels``, or columns that do
+            not fit each other.
         BatchError, DocumentError: as ``hermetic.collate``.
 
     Example:
@@ -161,11 +165,18 @@ def _packed_row(row: Mapping[str, Any], index: int) -> Mapping[str, Any]:
             "Where a Trainer took the column away, pass remove_unused_columns=False; where items are single documents, "
             "use PackedCollator(items='documents')"
         )
-    lengths = np.asarray(row["seq_lengths"])
+    mask = next((name for name in _MASKS if name in row and "labels" not in row), None)
+    if mask is not None:
+        raise FeedError(
+            f"row {index} has {mask!r} and no 'labels', so all of its tokens would be trained on; expected 'labels', "
+            f"with {IGNORE_INDEX} where the mask is 0"
+        )
+    lengths = int64_array(row["seq_lengths"], name=f"row {index}'s seq_lengths", ndims=(1,), error=FeedError)
     starts = (np.cumsum(lengths) - lengths)[lengths > 0]
     labels = np.asarray(row.get("labels", row["input_ids"]))
-    if len(starts) == 0 or starts[-1] >= len(labels) or (labels[starts] == IGNORE_INDEX).all():
-        return row
-    labels = labels.copy()
-    labels[starts] = IGNORE_INDEX
-    return {**row, "labels": labels}
+    if labels.ndim != 1:
+        raise FeedError(f"row {index}'s labels have shape {list(labels.shape)}, expected [T]")
+    if len(starts) and starts[-1] < len(labels) and (labels[starts] != IGNORE_INDEX).any():
+        labels = labels.copy()
+        labels[starts] = IGNORE_INDEX
+    return {**row, "labels": labels, "seq_lengths": lengths}

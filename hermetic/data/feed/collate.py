@@ -28,7 +28,7 @@ def collate_packed_rows(
         pad_token_id: what fills the tail.
 
     Raises:
-        FeedError: There are no rows, or the columns of one do not fit each other.
+        FeedError: There are no rows, the columns of one do not fit each other, or hold no whole numbers.
         BatchError: A value is not a token id, or a document's first token has a label.
 
     Example:
@@ -69,6 +69,9 @@ def documents_of_row(row: Mapping[str, Any]) -> list[dict[str, npt.NDArray[Any]]
 
 def _stream(rows: Sequence[Mapping[str, Any]], name: str, tail: int, fill: int) -> torch.Tensor:
     parts = [np.asarray(row[name]) for row in rows]
+    for index, part in enumerate(parts):
+        if part.size and part.dtype.kind not in "iu":
+            raise FeedError(f"row {index}'s {name} have dtype {part.dtype}, expected whole numbers")
     return torch.from_numpy(np.concatenate([*parts, np.full(tail, fill)]).astype(np.int64, copy=False))
 
 
