@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ BESIDE = {
 
 NUMBERS = {
     "HM104": ("HM104", "7.3"),
-    "HM107": ("HM301", "8.8"),
+    "HM107": ("HM301", "7.1"),
     "HM202": ("HM202", "5.7"),
     "HM402": ("HM402", "2"),
     "HM502": ("HM502", "1.9"),
@@ -63,12 +64,18 @@ def run(text: str, name: str):
     return namespace[name]
 
 
+@cache
+def probed(text: str):
+    """The report of Python that several rules may show."""
+    return run(text, "report")
+
+
 def report_of(example: Example, folder: Path):
     """Whatever an example's door makes of it: a report with findings."""
     audits = importlib.import_module("hermetic.audit")  # hermetic.audit itself is the function
 
     if example.door == "run":
-        return run(example.text, "report")
+        return probed(example.text)
     if example.door == "batch":
         return audits.audit_batch(run(example.text, "batch"))
     path = folder / (example.file or ("train.py" if example.door == "script" else "train.yaml"))

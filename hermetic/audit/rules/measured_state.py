@@ -16,7 +16,7 @@ def forward(batch):
     ).logits
 
 
-report = hermetic.probe(forward)
+report = hermetic.probe(forward, lengths=(5, 7, 4))
 """
 
 RULES: Final = (
