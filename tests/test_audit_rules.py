@@ -184,7 +184,7 @@ def test_every_measured_rule_is_found_by_the_probe_or_the_doctor_and_nothing_els
     measured = {code for code in RULES if int(code[-2:]) < 20}
 
     assert emitted_by("hermetic/probe/*.py", "hermetic/doctor/*.py") == measured
-    assert {code for code, rule in RULES.items() if rule.bad.door == "run"} == measured
+    assert {code for code, rule in RULES.items() if rule.bad.door == "run" and int(code[-2:]) < 80} == measured
 
 
 @pytest.mark.parametrize("place", READERS)
