@@ -10,6 +10,10 @@ from hypothesis import strategies as st
 
 import hermetic
 from hermetic.audit.batch.audit import audit_batch
+from hermetic.audit.batch.checks import CHECKS
+from hermetic.audit.batch.facts import facts_of
+from hermetic.audit.batch.tensors import tensors_of
+from hermetic.audit.rules import RULES
 from hermetic.batch import Boundaries, views
 from hermetic.batch.dialects import (
     additive_mask,
@@ -205,13 +209,26 @@ def everything(lengths, tail):
 
 
 @pytest.mark.parametrize(("code", "corrupt"), CORRUPTIONS.values(), ids=CORRUPTIONS)
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(lengths=st.lists(st.integers(3, 6), min_size=3, max_size=4), tail=st.integers(3, 4))
 def test_a_single_corruption_of_one_view_is_found_by_its_code(code, corrupt, lengths, tail):
     inputs, starts = everything(lengths, tail)
 
     assert codes(inputs) == set()
     assert code in codes(corrupt(inputs, starts))
+
+
+def test_every_check_of_a_batch_has_a_rule_and_every_rule_over_a_batch_a_check():
+    assert {code for code in CHECKS if code not in RULES} == set()
+    assert {code for code in RULES if 60 <= int(code[-2:]) < 80} <= set(CHECKS)
+
+
+def test_every_check_of_a_batch_yields_its_own_code_alone():
+    inputs, starts = everything([4, 5, 3], 3)
+    for _, corrupt in CORRUPTIONS.values():
+        facts = facts_of(tensors_of(corrupt(inputs, starts)))
+        for code, check in CHECKS.items():
+            assert {finding.code for finding in check(facts)} <= {code}
 
 
 @settings(max_examples=25)

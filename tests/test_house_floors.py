@@ -37,7 +37,8 @@ FLOORS = {
     "report": 7,
     "cli": 8,
 }
-STAIRS = ("integrations", "train", "compare", "demo", "report", "cli")  # a later one may import an earlier one
+# a later one may import an earlier one
+STAIRS = ("data", "audit", "integrations", "train", "compare", "demo", "report", "cli")
 BACKENDS = {"reference", "sdpa", "flex", "flash", "torch_varlen"}
 
 

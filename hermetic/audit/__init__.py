@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hermetic.audit.batch.audit import audit_batch
     from hermetic.audit.command import audit_command
     from hermetic.audit.config import audit_config
+    from hermetic.audit.folder import audit_folder
     from hermetic.audit.readings import Reading
     from hermetic.audit.script.report import audit_script
 
@@ -28,6 +29,7 @@ __all__ = [
     "audit_batch",
     "audit_command",
     "audit_config",
+    "audit_folder",
     "audit_script",
 ]
 
@@ -37,6 +39,7 @@ _HOMES = {
     "audit_batch": "hermetic.audit.batch.audit",
     "audit_command": "hermetic.audit.command",
     "audit_config": "hermetic.audit.config",
+    "audit_folder": "hermetic.audit.folder",
     "audit_script": "hermetic.audit.script.report",
 }
 
