@@ -48,6 +48,9 @@ READERS: Final = {
 ALWAYS_DRAWN: Final = ("transformers_mask", "transformers_flash")
 """The others are drawn where they are wrong, or asked for."""
 
+_NAMED: Final = 8
+"""Lengths that a note names."""
+
 
 def row_of_inputs(inputs: BatchTensors, row: int, tokenizer: Any) -> Row:
     """One row of a mapping or of a file.
@@ -134,10 +137,16 @@ def _documents(inputs: BatchTensors, row: int) -> tuple[Edges, tuple[str, ...]]:
             believed = source.name, edges
             notes.append(f"documents by {source.name}")
         elif edges != believed[1]:
-            notes.append(f"{source.name} tells {len(edges) - 1} documents, {believed[0]} {len(believed[1]) - 1}")
+            notes.append("; ".join(_lengths_in_words(*said) for said in ((source.name, edges), believed)))
     if believed is None:
         return (0, width), (*notes, "nothing says where documents start: the row is drawn as one")
     return believed[1], tuple(notes)
+
+
+def _lengths_in_words(name: str, edges: Edges) -> str:
+    lengths = np.diff(edges).tolist()
+    more = f" and {len(lengths) - _NAMED:,} more" if len(lengths) > _NAMED else ""
+    return f"{name}: lengths {', '.join(map(str, lengths[:_NAMED]))}{more}"
 
 
 def _sources(inputs: BatchTensors, row: int) -> Iterator[_Source]:
