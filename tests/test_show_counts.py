@@ -1,5 +1,6 @@
 """Counts of blocks are those of the dense mask, for any lengths, rule, padding and size of blocks."""
 
+import doctest
 import importlib
 import time
 from itertools import pairwise
@@ -154,3 +155,11 @@ def test_32_thousand_tokens_of_500_documents_take_well_under_a_second_and_no_den
     assert len(drawing) < 400_000
     assert picture.mask("boundaries").total("own") == sum(length * (length + 1) // 2 for length in lengths)
     assert all(cells.shape == (64, 64) for mask in picture.masks for cells in mask.cells.values())
+
+
+@pytest.mark.parametrize("name", ["masks", "pattern", "picture", "show"])
+def test_the_examples_of_the_documentation_strings_run(name):
+    found = doctest.testmod(importlib.import_module(f"hermetic.show.{name}"))
+
+    assert found.attempted > 0
+    assert found.failed == 0

@@ -74,7 +74,7 @@ def _blocks(picture: RowPicture, hatches: Hatches) -> Iterator[tuple[str, float]
     yield text(0, 16, headline(picture), "head") + text(0, 36, place(picture), "soft"), 50
     yield _strip(picture)
     for warning in warnings(picture):
-        yield paragraph(14, warning, _INNER, "bad-words")
+        yield paragraph(18, warning, _INNER * 0.85, "bad-words")  # bold letters are wider
     yield paragraph(24, how_to_read(picture), _INNER, "soft")
     yield "", 8
     yield _set([mask_piece(picture, mask, hatches) for mask in picture.masks], _GAP)
