@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermetic.audit.finding import AuditReport, Place
-from hermetic.audit.setup import UNKNOWN, Setting, Settings, Stack
+from hermetic.audit.setup import OTHERS, UNKNOWN, Setting, Settings, Stack
 from hermetic.audit.stacks import report_of, setup_of
 from hermetic.audit.stacks.detect import stack_of
 from hermetic.audit.stacks.files import read_text, scalar_of, settings_of_json, settings_of_yaml
@@ -226,14 +226,23 @@ def _configuration(
     if named is not None and isinstance(named.value, list):
         named = Setting(value=named.value[0], place=named.place)
     name = named.value if named else next(filter(_is_file_name, (word.text for word in words)), None)
+    if isinstance(name, str) and HOLE in name:
+        name = UNKNOWN
     if name is None or name is UNKNOWN:
-        return {}, ("The configuration that the command names is not known before it runs.",) if name else ()
+        if name is None:
+            return {}, ()
+        return _unread(), ("The configuration that the command names is not known before it runs.",)
     path = _found(str(name), base)
     if path is None and stack == "torchtune" and not _is_file_name(str(name)):
-        return {}, (f"The configuration {name} comes with torchtune and was not read; what stands over it was.",)
+        return _unread(), (f"The configuration {name} comes with torchtune and was not read; what stands over it was.",)
     if path is None:
         raise AuditError(f"the command names the configuration {name}, which is not there; give its path")
     return _settings_of_file(path), ()
+
+
+def _unread() -> Settings:
+    """Settings that are there and were not read."""
+    return {OTHERS: Setting(value=UNKNOWN, place=Place(key=OTHERS))}
 
 
 def _is_file_name(word: str) -> bool:

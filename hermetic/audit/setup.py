@@ -74,7 +74,10 @@ def _is_simple(value: object) -> bool:
 
 
 Settings = Mapping[str, Setting]
-"""By name; of nested ones with dots: ``dataset.packed``, ``datasets.0.type``."""
+"""By name; of nested ones with dots: ``dataset.packed``, ``datasets.0.type``. One named :data:`OTHERS` says that there
+may be more that were not read, so that nothing is a default."""
+
+OTHERS: Final = "*"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

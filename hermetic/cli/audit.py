@@ -8,6 +8,7 @@ import typer
 
 from hermetic.cli.common import AsJson, app, out_console, print_json, reports_errors
 from hermetic.errors import AuditError
+from hermetic.files import write_text
 
 if TYPE_CHECKING:
     from hermetic.audit import AuditReport
@@ -50,11 +51,11 @@ def audit(
     if sarif is not None:
         from hermetic.audit.sarif import to_sarif
 
-        sarif.write_text(json.dumps(to_sarif(report), indent=1) + "\n", encoding="utf-8")
+        write_text(sarif, json.dumps(to_sarif(report), indent=1) + "\n")
     if html is not None:
-        from hermetic.report import audit_page
+        from hermetic.report import write_report
 
-        html.write_text(audit_page(report), encoding="utf-8")
+        write_report(report, html)
     if as_json:
         print_json(report.to_dict())
     else:

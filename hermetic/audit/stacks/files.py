@@ -17,9 +17,9 @@ from hermetic.audit.finding import Place
 from hermetic.audit.setup import Setting
 from hermetic.errors import AuditError
 
-LARGEST: Final = 2**20
+LARGEST: Final = 2**18
 """Bytes of a file."""
-_MOST: Final = 20_000
+_MOST: Final = 5_000
 """Settings of a file, aliases followed."""
 _DEEPEST: Final = 64
 
@@ -186,7 +186,7 @@ def _scalar(node: yaml.Node, into: _Settings) -> Any:
     if node.tag not in _SCALARS:
         _expect(node, f"{_CORE}str", into)
     try:
-        return yaml.constructor.SafeConstructor().construct_object(node)  # type: ignore[no-untyped-call] # no stubs
+        return yaml.constructor.SafeConstructor().construct_object(node)
     except (ValueError, OverflowError, yaml.YAMLError):
         return node.value
 
@@ -246,6 +246,7 @@ class _Json:
     def value(self, name: str, at: int, depth: int, place: tuple[int, int]) -> tuple[Any, int]:
         self.into.visit(depth, place[0])
         opening = self.text[at : at + 1]
+        value: Any
         if opening == "{":
             value, end = self._object(name, at, depth)
         elif opening == "[":

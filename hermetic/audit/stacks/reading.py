@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermetic.audit.finding import Place
-from hermetic.audit.setup import UNKNOWN, Attention, AttentionKind, Claim, Setting, Settings
+from hermetic.audit.setup import OTHERS, UNKNOWN, Attention, AttentionKind, Claim, Setting, Settings
 from hermetic.errors import AuditError
 
 _YES: Final = {"true", "yes", "y", "t", "1", "on"}
@@ -38,14 +38,25 @@ class Reader:
         return next((self.settings[name] for name in names if name in self.settings), None)
 
     def default(self, value: Any, *names: str) -> Setting:
-        """A default, and the nearest place there is: that of the first of these names that was written."""
+        """A default, and the nearest place there is: that of the first of these names that was written.
+
+        Where not all settings were read, it is not known whether the default holds.
+        """
+        value = UNKNOWN if OTHERS in self.settings else value
         near = self.first(*names[1:])
         place = Place(key=names[0], file=self._file()) if near is None else replace(near.place, key=names[0])
         return Setting(value=value, place=place, written=False)
 
+    def _written(self, name: str) -> Setting | None:
+        """A setting; ``${...}`` in its text is put in when it runs."""
+        setting = self.settings.get(name)
+        if setting is not None and isinstance(setting.value, str) and "${" in setting.value:
+            return replace(setting, value=UNKNOWN)
+        return setting
+
     def flag(self, name: str, *near: str, default: bool | None) -> Setting:
         """True, false, nothing, or not known."""
-        setting = self.settings.get(name)
+        setting = self._written(name)
         if setting is None:
             return self.default(default, name, *near)
         return Setting(value=self._truth(setting), place=setting.place)
@@ -56,14 +67,14 @@ class Reader:
 
     def number(self, name: str, default: float | None, *near: str) -> Setting:
         """A number, nothing, or not known."""
-        setting = self.settings.get(name)
+        setting = self._written(name)
         if setting is None:
             return self.default(default, name, *near)
         return Setting(value=self._number(setting), place=setting.place)
 
     def word(self, name: str, default: str | None, *near: str) -> Setting:
         """A text, nothing, or not known."""
-        setting = self.settings.get(name)
+        setting = self._written(name)
         if setting is None:
             return self.default(default, name, *near)
         value = setting.value

@@ -16,9 +16,9 @@ HOLE: Final = "\0"
 """Stands in a word for what is not known before it runs."""
 
 _TOKEN: Final = re.compile(
-    r"""(?P<skip>[ \t\r]+|\\\r?\n|\#[^\n]*)
+    r"""(?P<skip>[ \t\r]+|\\\r?\n|\#[^\n]*|(?:\d*(?:>>?|<)|&>>?)(?:&\d|[ \t]*[^\s;&|()<>]+))
       |(?P<end>\n|;|&&|\|\||[|&()])
-      |(?P<word>(?:[^\s"'\\;&|()]|\\.|"(?:[^"\\]|\\.)*"|'[^']*'|\$\([^()]*\))+)""",
+      |(?P<word>(?:\$\([^()]*\)|`[^`]*`|[^\s"'`\\;&|()]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+)""",
     re.VERBOSE | re.DOTALL,
 )
 _HERE: Final = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1[^\n]*\n(?P<body>.*?)^[ \t]*\2[ \t]*$", re.DOTALL | re.MULTILINE)
@@ -85,7 +85,9 @@ def _expanded(word: Word, variables: dict[str, str], file: str) -> Word:
             return HOLE
         if name is None:
             return found[0]
-        return variables.get(name, found["else"] if found["else"] is not None else HOLE)
+        otherwise = found["else"]
+        known = otherwise is not None and "$" not in otherwise and "`" not in otherwise
+        return variables.get(name, otherwise if known else HOLE)
 
     text = _VARIABLE.sub(put_in, word.text)
     try:
