@@ -17,10 +17,10 @@ HERMETIC := $(VENV)/bin/hermetic
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench gpu docs
+.PHONY: help demo test test-slow test-browser check bench gpu docs
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 demo: $(READY)  ## show a leak, seal it, train four arms and compare them
 	@$(HERMETIC) demo
@@ -31,6 +31,10 @@ test: $(READY)  ## run the tests that need neither long nor a GPU
 test-slow: $(READY)  ## run the long tests; those of real length files only if HERMETIC_LENGTHS_DIR names their folder
 	$(if $(HERMETIC_LENGTHS_DIR),,@echo "HERMETIC_LENGTHS_DIR is not set: the tests of real length files are left out")
 	$(RUN) -m pytest -m "slow and not gpu and not browser and not stacks$(if $(HERMETIC_LENGTHS_DIR),, and not lengths)"
+
+test-browser: $(READY)  ## look at every page in headless Chromium; fails where there is none
+	@$(RUN) tests/browser.py
+	$(RUN) -m pytest -m browser tests/test_report_browser.py
 
 check: $(READY)  ## lint, check the format, check the types
 	$(RUN) -m ruff check .

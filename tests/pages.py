@@ -20,6 +20,9 @@ def parsed(text):
 def text_of(page):
     """All text of a page, style left out."""
     root = parsed(page)
+    for parent in [*root.iter()]:
+        for style in parent.findall("style"):
+            style.text = ""
     return "".join(root.find("body").itertext())
 
 
@@ -45,8 +48,9 @@ def _references(root, text):
 
 def _numbers(root):
     drawn = ("x", "y", "width", "height", "cx", "cy", "r", "x1", "x2", "y1", "y2")
-    numbers = [(e, name) for svg in root.iter("svg") for e in svg.iter() for name in drawn if name in e.attrib]
-    found = [f"{name} of {e.tag}" for e, name in numbers if not 0 <= float(e.get(name)) < 10_000]
+    numbers = [(svg, e, name) for svg in root.iter("svg") for e in svg.iter() for name in drawn if name in e.attrib]
+    lowest = {svg: -10_000 if any("transform" in e.attrib for e in svg.iter()) else 0 for svg in root.iter("svg")}
+    found = [f"{name} of {e.tag}" for svg, e, name in numbers if not lowest[svg] <= float(e.get(name)) < 10_000]
     return found + [f"nan in {e.tag}" for svg in root.iter("svg") for e in svg.iter() if "nan" in e.get("d", "")]
 
 

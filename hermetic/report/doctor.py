@@ -65,7 +65,8 @@ def first_row(diagnosis: Diagnosis) -> tuple[int, ...] | None:
     """Lengths of the documents of the first row, where that is known: of one row, or where rows are full.
 
     Example:
-        Documents ``(3, 5, 8)`` in two rows of 8 tokens: ``(3, 5)``.
+        Documents of 3, 5 and 8 tokens in two rows of 8: those of 3 and 5. Of 3, 5 and 7: unknown, for the padding may
+        be in either row.
     """
     lengths, slots = diagnosis.documents, diagnosis.slots
     if diagnosis.packing != "packed" or sum(lengths) > slots * diagnosis.rows:
