@@ -13,7 +13,7 @@ Door = Literal[
 ]  # fmt: skip
 """How an example is read: a configuration of a stack; ``script``: the text of a Python file, which is not run;
 ``batch``: Python that ends with a mapping named ``batch``, to be audited; ``run``: Python that ends with a report of
-the probe or the doctor named ``report``."""
+the probe, the doctor or the audit of a folder named ``report``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
