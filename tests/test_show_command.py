@@ -35,10 +35,13 @@ def test_options_reach_the_picture():
 def test_files_are_written_and_the_row_of_a_file_is_chosen(tmp_path):
     batch = {"input_ids": [[5, 6, 7], [8, 9, 4]], "position_ids": [[0, 1, 0], [0, 0, 1]]}
     (tmp_path / "batch.json").write_text(json.dumps(batch))
-    result = run(tmp_path / "batch.json", "--row", 1, "--svg", tmp_path / "a.svg", "--png", tmp_path / "a.png")
+    files = ("--svg", tmp_path / "a.svg", "--png", tmp_path / "a.png")
+    result = run(tmp_path / "batch.json", "--row", 1, "--reader", "causal", *files)
 
     assert result.exit_code == 0
-    assert (tmp_path / "a.svg").read_text() == hermetic.show(tmp_path / "batch.json", row=1).to_svg()
+    assert (tmp_path / "a.svg").read_text() == hermetic.show(
+        tmp_path / "batch.json", row=1, backends=["causal"]
+    ).to_svg()
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -46,7 +46,7 @@ def blocks_of(cells, edges):
 
 
 @given(LENGTHS, RULES, st.integers(1, 7), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_counts_of_blocks_equal_those_of_the_dense_mask(lengths, rule, block, data):
     total = sum(lengths)
     flags = st.lists(st.booleans(), min_size=total, max_size=total).map(np.array)
@@ -60,7 +60,7 @@ def test_counts_of_blocks_equal_those_of_the_dense_mask(lengths, rule, block, da
 
 
 @given(LENGTHS, LENGTHS, RULES, st.integers(1, 7), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_kinds_of_a_reading_are_those_of_the_dense_masks(right, read, rule, block, data):
     total = min(sum(right), sum(read))
     cut = [tuple(np.diff(np.minimum(np.cumsum([0, *lengths]), total)).tolist()) for lengths in (right, read)]
@@ -93,7 +93,7 @@ def test_a_count_that_is_off_by_one_slot_is_seen():
 
 
 @given(LENGTHS, st.integers(1, 7))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_cells_are_sums_of_triangles_and_a_plain_causal_mask_is_one(lengths, block):
     ground, total = ground_of(lengths, Rule(), block), sum(lengths)
     right = picture_of(ground, ReadAs(name="x", title="x", says="x", pattern=ground.right))
@@ -105,7 +105,7 @@ def test_cells_are_sums_of_triangles_and_a_plain_causal_mask_is_one(lengths, blo
 
 
 @given(LENGTHS, RULES, st.integers(1, 7), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_flex_attention_told_the_documents_is_right_whatever_its_tiles(lengths, rule, block, data):
     padding = data.draw(st.sets(st.just(len(lengths) - 1), max_size=len(lengths) > 1))
     ground = ground_of(lengths, rule, block, padding)
@@ -117,7 +117,7 @@ def test_flex_attention_told_the_documents_is_right_whatever_its_tiles(lengths, 
 
 
 @given(LENGTHS, RULES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_tiles_are_skipped_where_nothing_is_seen_and_whole_where_all_is(lengths, rule):
     tiles = flex_picture(ground_of(lengths, rule, 1), title="x", says="x").tiles
     edges = ground_of(lengths, rule, tiles.size).edges
