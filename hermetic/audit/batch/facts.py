@@ -12,6 +12,7 @@ from functools import reduce
 
 import numpy as np
 
+from hermetic.audit.batch.labels import Labels, labels_of
 from hermetic.audit.batch.names import (
     EDGES,
     LENGTHS,
@@ -47,6 +48,7 @@ class BatchFacts:
     """``[T]``: real slots at which a document starts, by the most trusted view; by the rows if there is none."""
     real: Bools
     """``[T]``: not padding by any view, a 2-D mask included."""
+    labels: tuple[Labels, ...] = ()
     ends: Collection[int] = ()
     """Token ids that end a text, where the caller says."""
     heads: int | None = None
@@ -111,6 +113,7 @@ def facts_of(
         views=views,
         starts=real & (said | after_padding(batch, real)),
         real=real,
+        labels=labels_of(batch),
         ends=ends,
         heads=heads,
         head_dim=head_dim,
@@ -199,6 +202,8 @@ def _by_edges(batch: BatchTensors, tensor: Tensor) -> View | None:
 
 def _within(edges: Ints, lengths: Ints, num_slots: int) -> Bools:
     """``[T]``: slots that a document fills of its room."""
+    if not lengths.size:
+        return np.zeros(num_slots, dtype=np.bool_)
     index = np.searchsorted(edges, np.arange(num_slots), side="right") - 1
     inside = index < len(lengths)
     index = np.minimum(index, len(lengths) - 1)

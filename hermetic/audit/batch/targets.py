@@ -1,77 +1,18 @@
-"""Checks of what a batch trains: labels across seams, shifted or not, on padding, on ends of texts, or none at all.
-
-Which way labels are shifted is told by their values: those that equal the token beside them are unshifted, those that
-equal the next are shifted, and so on; the best of four offsets counts if it explains more than half.
-"""
+"""Checks of what a batch trains: labels across seams, shifted or not, on padding, on ends of texts, or none at all."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 
 from hermetic.audit.batch.facts import BatchFacts
-from hermetic.audit.batch.names import LABELS, LOSS_MASK, SHIFTED_LABELS, TOKENS
-from hermetic.audit.batch.tensors import BatchTensors, Bools, Ints
+from hermetic.audit.batch.labels import Labels
+from hermetic.audit.batch.names import LABELS, SHIFTED_LABELS, TOKENS
+from hermetic.audit.batch.tensors import Bools, Ints
 from hermetic.audit.finding import AuditFinding
-from hermetic.constants import IGNORE_INDEX
 
-_OFFSETS = (0, 1, 2, -1)
 _TRANSFORMERS = "input_ids"
 """A model that takes this name shifts ``labels`` itself."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Labels:
-    """One tensor of labels, and which token each of them is."""
-
-    name: str
-    values: Ints
-    """``[T]``."""
-    supervised: Bools
-    """``[T]``: carries a loss: not -100, and not masked by a loss mask."""
-    offset: int | None
-    """A label is the token so many slots ahead; ``None`` if the values are not this row's tokens."""
-
-
-def labels_of(facts: BatchFacts) -> list[Labels]:
-    """Every tensor of labels of a batch."""
-    return [_labels(facts, name) for name in (*LABELS, *SHIFTED_LABELS) if facts.batch.fits(name)]
-
-
-def _labels(facts: BatchFacts, name: str) -> Labels:
-    batch = facts.batch
-    values, loss = batch.flat(name), batch.flat(LOSS_MASK)
-    assert values is not None  # noqa: S101 - asked for after fits()
-    supervised = (values != IGNORE_INDEX) & (True if loss is None else loss != 0)
-    tokens = batch.first(TOKENS)
-    ids = None if tokens is None else batch.flat(tokens)
-    default = 1 if name in SHIFTED_LABELS else 0
-    return Labels(
-        name=name,
-        values=values.astype(np.int64),
-        supervised=supervised,
-        offset=default if ids is None else _offset(batch, ids, values, supervised, default),
-    )
-
-
-def _offset(batch: BatchTensors, ids: Ints, labels: Ints, supervised: Bools, default: int) -> int | None:
-    order = [default, *(offset for offset in _OFFSETS if offset != default)]
-    shares = [_share(batch, ids, labels, supervised, offset) for offset in order]
-    best = max(range(len(order)), key=lambda index: shares[index])
-    if not supervised.any():
-        return default
-    return order[best] if shares[best] > 0.5 else None
-
-
-def _share(batch: BatchTensors, ids: Ints, labels: Ints, supervised: Bools, offset: int) -> float:
-    """Share of the supervised labels that are the token so many slots ahead, of those that have one in their row."""
-    slots = np.flatnonzero(supervised)
-    there = slots + offset
-    row = batch.row_of_slots()[slots]
-    inside = (there >= batch.rows[row]) & (there < batch.rows[row + 1])
-    same = labels[slots[inside]] == ids[there[inside]]
-    return float(same.mean()) if same.size else 0.0
 
 
 def _agreed_seams(facts: BatchFacts) -> Bools:
@@ -82,7 +23,7 @@ def _agreed_seams(facts: BatchFacts) -> Bools:
 def across_seams(facts: BatchFacts) -> Iterator[AuditFinding]:
     """HM401: the last token of a document learns the first token of the next."""
     seams = _agreed_seams(facts)
-    for labels in labels_of(facts):
+    for labels in facts.labels:
         if labels.offset not in {0, 1}:
             continue
         at = seams if labels.offset == 0 else np.append(seams[1:], False)
@@ -116,7 +57,7 @@ def _wrapped(facts: BatchFacts, labels: Labels) -> Bools:
 
 def shifted_twice(facts: BatchFacts) -> Iterator[AuditFinding]:
     """HM403: labels that are shifted already where a model shifts them, or that were shifted twice."""
-    for labels in labels_of(facts):
+    for labels in facts.labels:
         again = labels.name in LABELS and labels.offset == 1 and facts.batch.first(TOKENS) == _TRANSFORMERS
         if not again and labels.offset != 2:
             continue
@@ -134,7 +75,7 @@ def shifted_twice(facts: BatchFacts) -> Iterator[AuditFinding]:
 
 def shifted_back(facts: BatchFacts) -> Iterator[AuditFinding]:
     """HM460: labels that hold the token before theirs."""
-    for labels in labels_of(facts):
+    for labels in facts.labels:
         if labels.offset == -1:
             yield facts.finding(
                 "HM460",
@@ -147,7 +88,7 @@ def shifted_back(facts: BatchFacts) -> Iterator[AuditFinding]:
 
 def on_padding(facts: BatchFacts) -> Iterator[AuditFinding]:
     """HM461: labels on padded slots."""
-    for labels in labels_of(facts):
+    for labels in facts.labels:
         wrong = labels.supervised & ~facts.real
         if wrong.any():
             slot = int(np.argmax(wrong))
@@ -162,7 +103,7 @@ def on_padding(facts: BatchFacts) -> Iterator[AuditFinding]:
 
 def none_at_all(facts: BatchFacts) -> Iterator[AuditFinding]:
     """HM462: no token of the batch is supervised."""
-    for labels in labels_of(facts):
+    for labels in facts.labels:
         if not labels.supervised.any():
             yield facts.finding(
                 "HM462",
@@ -177,7 +118,7 @@ def ends_masked_by_value(facts: BatchFacts) -> Iterator[AuditFinding]:
     """HM463: a token that ends texts is masked wherever it stands, for it is also the one that pads."""
     tokens = facts.batch.first(TOKENS)
     ids = None if tokens is None else facts.batch.flat(tokens)
-    labels = next((labels for labels in labels_of(facts) if labels.offset == 0), None)
+    labels = next((labels for labels in facts.labels if labels.offset == 0), None)
     if ids is None or labels is None:
         return
     taught = np.concatenate([[False], labels.supervised[:-1]]) & facts.real & ~facts.starts
@@ -200,8 +141,8 @@ def ends_masked_by_value(facts: BatchFacts) -> Iterator[AuditFinding]:
 
 def two_disagree(facts: BatchFacts) -> Iterator[AuditFinding]:
     """HM464: labels and shifted labels that are not the same, one slot apart."""
-    unshifted = next((labels for labels in labels_of(facts) if labels.name in LABELS and labels.offset == 0), None)
-    shifted = next((labels for labels in labels_of(facts) if labels.name in SHIFTED_LABELS), None)
+    unshifted = next((labels for labels in facts.labels if labels.name in LABELS and labels.offset == 0), None)
+    shifted = next((labels for labels in facts.labels if labels.name in SHIFTED_LABELS), None)
     if unshifted is None or shifted is None or shifted.offset not in {1, None}:
         return
     inside = ~facts.batch.row_starts() & ~facts.seams
@@ -248,7 +189,7 @@ def _looks_packed(facts: BatchFacts, ids: Ints) -> tuple[str, Ints]:
     inner = np.flatnonzero(ending & ~np.isin(after, list(facts.ends)))
     if inner.size:
         return "ends of texts", inner
-    labels = next((labels for labels in labels_of(facts) if labels.offset == 0), None)
+    labels = next((labels for labels in facts.labels if labels.offset == 0), None)
     if labels is None:
         return "", inner
     around = np.zeros_like(more)
@@ -261,13 +202,13 @@ def _looks_packed(facts: BatchFacts, ids: Ints) -> tuple[str, Ints]:
 
 def supervised(facts: BatchFacts) -> int | None:
     """Supervised tokens of a batch; ``None`` without labels."""
-    found = labels_of(facts)
+    found = facts.labels
     return int((found[0].supervised & facts.real).sum()) if found else None
 
 
 def silent_documents(facts: BatchFacts) -> int | None:
     """Documents without a supervised token; ``None`` without unshifted labels."""
-    found = next((labels for labels in labels_of(facts) if labels.offset == 0), None)
+    found = next((labels for labels in facts.labels if labels.offset == 0), None)
     if found is None:
         return None
     number = np.cumsum(facts.starts)
