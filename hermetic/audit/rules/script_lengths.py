@@ -7,8 +7,8 @@ from typing import Final
 
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.rule import Example, Rule
-from hermetic.audit.script.flow import expanded, peel
-from hermetic.audit.script.packing import boundary_names, is_range, rows
+from hermetic.audit.script.flow import expanded, joined, over_documents, peel
+from hermetic.audit.script.packing import is_range, rows
 from hermetic.audit.script.script import EDGES, LONGEST, Script, Slot
 
 _LENGTHS: Final = re.compile(r"^(len|lens|lengths?|seq_?lens?|seq_?lengths?|doc_?lens?|document_lengths|sizes)$")
@@ -35,21 +35,25 @@ def running_positions(script: Script) -> Iterator[AuditFinding]:
 
 def _is_of_a_row(slot: Slot, core: ast.Call, script: Script) -> bool:
     """Whether the range is as long as a row of documents, and nothing is done to it before it is passed."""
-    if slot.how == "variable":
+    if slot.how == "variable" or not core.args:
         return False  # what is passed has a slot of its own
-    if not any(_is_whole(argument, script) for argument in core.args):
+    if any(isinstance(one, (ast.ListComp, ast.GeneratorExp, ast.For)) for one in script.names.above(core)):
         return False
-    beside = any(True for _ in script.beside(slot, *EDGES))
-    scope = script.names.function_of(slot.node)
-    own = any(row.scope is scope for row in rows(script))
-    return beside or own or bool(boundary_names(scope, script.names) & EDGES)
+    length = list(expanded(core.args[-1], script.names))
+    edges = {one.id for one in length if isinstance(one, ast.Name)} & EDGES
+    rowed = any(isinstance(one, ast.expr) and _is_a_row(one, slot, script) for one in length)
+    return rowed or bool(edges and any(isinstance(one, ast.Subscript) for one in length))
 
 
-def _is_whole(argument: ast.expr, script: Script) -> bool:
-    """``len(row)``, ``row.shape[1]``, ``row.numel()``, ``sum(lengths)``, ``cu_seqlens[-1]``: not one document's."""
-    in_loop = any(isinstance(one, (ast.ListComp, ast.GeneratorExp, ast.For)) for one in script.names.above(argument))
-    text = {getattr(one, "attr", getattr(one, "id", "")) for one in expanded(argument, script.names)}
-    return not in_loop and bool(text & {"len", "shape", "size", "numel", "sum", "total", "cu_seqlens"})
+def _is_a_row(node: ast.expr, slot: Slot, script: Script) -> bool:
+    """Whether an expression is the row of documents whose positions these are."""
+    inputs = [peel(one.value, script.names, through_names=False).core for one in script.beside(slot, "input_ids")]
+    same = any(isinstance(one, ast.Name) and isinstance(node, ast.Name) and one.id == node.id for one in inputs)
+    packed = any(True for _ in script.beside(slot, *EDGES)) or any(
+        row.scope is script.names.function_of(slot.node) for row in rows(script)
+    )
+    join = joined(node, script.names) if isinstance(node, (ast.Name, ast.Call, ast.ListComp)) else None
+    return packed and (same or (join is not None and over_documents(join, script.names)))
 
 
 def no_leading_zero(script: Script) -> Iterator[AuditFinding]:

@@ -222,3 +222,10 @@ def has_trainer(script: Script) -> bool:
         or call.name.strip("<>") in defined
         for call in script.calls
     )
+
+
+def registered(script: Script) -> set[str]:
+    """Names of attention functions that the script registers itself, which HM143 is about."""
+    calls = (call for call in script.named("register", of=("transformers",)) if call.node.args)
+    names = (script.value(call.node.args[0]) for call in calls if "mask" not in call.name.lower())
+    return {name for name in names if isinstance(name, str)}

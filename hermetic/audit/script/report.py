@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hermetic.audit.finding import AuditFinding, AuditReport
-from hermetic.audit.script.packing import flattening, implementations, rows
+from hermetic.audit.script.packing import flattening, implementations, registered, rows
 from hermetic.audit.script.script import Script, script_of
 from hermetic.audit.script.settings import drops_isolation, setups_of
 from hermetic.audit.script.source import Source, read_source
@@ -59,8 +59,8 @@ def _of_setups(script: Script, setups: tuple[Setup, ...]) -> Iterator[AuditFindi
     for rule in RULES.values():
         if rule.check is None or not 20 <= int(rule.code[-2:]) < 40 or (script.sealed and drops_isolation(rule.code)):
             continue
-        for setup in setups:
-            yield from rule.check(setup)
+        found = (finding for setup in setups for finding in rule.check(setup))
+        yield from (one for one in found if not (one.code == "HM122" and one.value in registered(script)))
 
 
 def _of_script(script: Script) -> Iterator[AuditFinding]:
