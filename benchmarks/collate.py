@@ -5,9 +5,9 @@
 
 ``flattening`` is transformers' DataCollatorWithFlattening, ``padding_free`` TRL's DataCollatorForLanguageModeling; both
 return the edges of documents, as hermetic's collators do. Documents are given as Python lists, as NumPy arrays, as
-torch tensors and as rows of a packed folder, of which flattening gets the documents, for it knows no rows. Seconds are
-those of one thread on the CPU, so that other programs do not count; the best of several runs is taken. The last line is
-JSON.
+torch tensors and as rows of a packed folder, of which flattening gets the documents, for it knows no rows. ``floor``
+is hermetic's conversion of the columns to two arrays, with nothing around it. Seconds are those of one thread on the
+CPU, so that other programs do not count; collators take turns of several calls, and the best call of each counts. The last line is JSON.
 """
 
 import argparse
@@ -25,13 +25,14 @@ from transformers import DataCollatorWithFlattening
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 import hermetic.demo
+from hermetic.batch.columns import join_columns
 from hermetic.data import PackedDataset, pack_sources
 from hermetic.data.feed import documents_of_row
 from hermetic.integrations.rows import PackedCollator
 
 TOKENIZER = Path(hermetic.demo.__file__).parent / "tokenizer"
 VOCABULARY = 512
-REPEATS = 15
+TURNS, CALLS = 8, 6
 Document = dict[str, Any]
 Collate = Callable[[Any], Any]
 
@@ -62,21 +63,29 @@ def packed_rows(made: Sequence[Document], folder: Path) -> list[Document]:
     return list(PackedDataset(folder / "rows"))
 
 
-def best_time(collate: Collate, batch: Any) -> float:
-    """CPU seconds of the fastest of several runs, after one that is not counted."""
-    times = []
-    for _ in range(REPEATS + 1):
-        start = time.thread_time()
-        collate(batch)
-        times.append(time.thread_time() - start)
-    return min(times[1:])
+def best_times(collates: dict[str, tuple[Collate, Any]]) -> dict[str, float]:
+    """CPU seconds of the fastest call of each; the first of each turn does not count."""
+    times: dict[str, list[float]] = {name: [] for name in collates}
+    for _ in range(TURNS):
+        for name, (collate, batch) in collates.items():
+            collate(batch)
+            for _ in range(CALLS):
+                start = time.thread_time()
+                collate(batch)
+                times[name].append(time.thread_time() - start)
+    return {name: min(taken) for name, taken in times.items()}
+
+
+def columns_alone(batch: Sequence[Document]) -> Any:
+    """The two columns as arrays, unchecked."""
+    return join_columns([document[name] for name in ("input_ids", "labels") for document in batch])
 
 
 def measure(made: Sequence[Document], folder: Path) -> dict[str, dict[str, float]]:
     """Million tokens per second of each collator, by what documents are given as."""
     flattening = DataCollatorWithFlattening(return_flash_attn_kwargs=True)
     padding_free = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
-    of_documents, of_rows = PackedCollator(items="documents"), PackedCollator()
+    documents_alone, rows_alone = PackedCollator(items="documents"), PackedCollator()
     rows = packed_rows(made, folder)
     unpacked = [document for row in rows for document in documents_of_row(row)]
     inputs = {
@@ -84,45 +93,60 @@ def measure(made: Sequence[Document], folder: Path) -> dict[str, dict[str, float
         "NumPy arrays": made,
         "torch tensors": formed(made, torch.from_numpy),
     }
-    calls: dict[str, list[tuple[str, Collate, Any]]] = {
-        name: [
-            ("flattening", flattening, batch),
-            ("padding_free", padding_free, batch),
-            ("hermetic", of_documents, batch),
-        ]
+    calls: dict[str, dict[str, tuple[Collate, Any]]] = {
+        name: {
+            "flattening": (flattening, batch),
+            "padding_free": (padding_free, batch),
+            "hermetic": (documents_alone, batch),
+            "floor": (columns_alone, batch),
+        }
         for name, batch in inputs.items()
     }
-    calls["packed rows"] = [
-        ("flattening", flattening, unpacked),
-        ("padding_free", padding_free, rows),
-        ("hermetic", of_rows, rows),
-    ]
-    tokens = sum(len(document["input_ids"]) for document in made)
+    calls["packed rows"] = {
+        "flattening": (flattening, unpacked),
+        "padding_free": (padding_free, rows),
+        "hermetic": (rows_alone, rows),
+    }
+    tokens = num_tokens(made)
     return {
-        name: {collator: tokens / best_time(collate, batch) / 1e6 for collator, collate, batch in each}
+        name: {collator: tokens / seconds / 1e6 for collator, seconds in best_times(each).items()}
         for name, each in calls.items()
     }
+
+
+def num_tokens(made: Sequence[Document]) -> int:
+    """Tokens of all documents."""
+    return sum(len(document["input_ids"]) for document in made)
+
+
+def show(made: Sequence[Document], speeds: dict[str, dict[str, float]]) -> None:
+    """Print one table."""
+    print(f"{len(made)} documents, {num_tokens(made):,} tokens; million tokens per second")
+    print(
+        f"{'given as':<14}{'flattening':>12}{'padding_free':>14}{'hermetic':>10}{'floor':>8}{'hermetic/flattening':>21}"
+    )
+    for form, found in speeds.items():
+        floor = f"{found['floor']:.1f}" if "floor" in found else ""
+        numbers = f"{found['flattening']:>12.2f}{found['padding_free']:>14.2f}{found['hermetic']:>10.2f}{floor:>8}"
+        print(f"{form:<14}{numbers}{found['hermetic'] / found['flattening']:>19.1f}x")
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=128, help="documents of a batch")
-    parser.add_argument("--mean", type=int, default=400, help="their mean length in tokens")
+    parser.add_argument("--mean", type=int, nargs="+", default=[400, 40], help="their mean length in tokens; several")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # TRL copies tensors in a way of which torch warns
-    made = documents(options.documents, options.mean)
-    with tempfile.TemporaryDirectory() as name:
-        speeds = measure(made, Path(name))
-    print(f"{len(made)} documents, {sum(len(d['input_ids']) for d in made):,} tokens; million tokens per second")
-    print(f"{'given as':<14}{'flattening':>12}{'padding_free':>14}{'hermetic':>10}{'against flattening':>20}")
-    for form, found in speeds.items():
-        ratio = found["hermetic"] / found["flattening"]
-        print(
-            f"{form:<14}{found['flattening']:>12.2f}{found['padding_free']:>14.2f}{found['hermetic']:>10.2f}{ratio:>19.1f}x"
-        )
-    print(json.dumps({"benchmark": "collate", "documents": len(made), "million_tokens_per_second": speeds}))
+    tables = []
+    for mean in options.mean:
+        made = documents(options.documents, mean)
+        with tempfile.TemporaryDirectory() as name:
+            speeds = measure(made, Path(name))
+        show(made, speeds)
+        tables.append({"documents": len(made), "tokens": num_tokens(made), "million_tokens_per_second": speeds})
+    print(json.dumps({"benchmark": "collate", "tables": tables}))
 
 
 if __name__ == "__main__":

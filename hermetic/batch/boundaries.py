@@ -44,12 +44,12 @@ class Boundaries:
                 f"document_lengths is a {type(self.document_lengths).__name__}, expected a tuple of whole numbers; use "
                 f"Boundaries.from_lengths, which reads lists, arrays and tensors"
             )
-        for index, length in enumerate(self.document_lengths):
-            if type(length) is not int or length < 0:
-                raise BoundariesError(
-                    f"lengths[{index}] is {length!r}, expected a whole number of tokens, 0 or more; "
-                    f"an empty document has length 0"
-                )
+        if not set(map(type, self.document_lengths)) <= {int} or min(self.document_lengths, default=0) < 0:
+            index = next(i for i, length in enumerate(self.document_lengths) if type(length) is not int or length < 0)
+            raise BoundariesError(
+                f"lengths[{index}] is {self.document_lengths[index]!r}, expected a whole number of tokens, 0 or more; "
+                f"an empty document has length 0"
+            )
         if self.num_tokens > INT32_MAX:
             raise BoundariesError(
                 f"lengths sum to {self.num_tokens} tokens, expected at most {INT32_MAX}, for kernels index "

@@ -16,12 +16,11 @@ import torch
 from hermetic.batch import views
 from hermetic.batch.boundaries import Boundaries
 from hermetic.batch.columns import Column, join_columns, read_column
-from hermetic.batch.packed_batch import PackedBatch
+from hermetic.batch.packed_batch import PackedBatch, batch_of_checked
 from hermetic.constants import IGNORE_INDEX, INT32_MAX
 from hermetic.errors import BatchError, DocumentError
 
 _COLUMNS = frozenset({"input_ids", "labels", "loss_mask"})
-_PLAIN = frozenset({frozenset({"input_ids"}), frozenset({"input_ids", "labels"})})
 
 
 def collate(
@@ -67,8 +66,8 @@ def collate(
             f"pad_token_id is {pad_token_id!r}, expected a token id of 0 or more; pass the tokenizer's own"
         )
     labels = _stream(columns.labels, num_slots, IGNORE_INDEX, pin_memory=pin_memory)
-    labels[views.first_tokens_from_lengths(boundaries.document_lengths)] = IGNORE_INDEX
-    return PackedBatch(
+    labels.numpy()[views.edges_from_lengths(boundaries.document_lengths)[:-1]] = IGNORE_INDEX
+    return batch_of_checked(
         input_ids=_stream(columns.ids, num_slots, pad_token_id, pin_memory=pin_memory),
         labels=labels,
         boundaries=boundaries,
@@ -86,22 +85,44 @@ class _Columns:
 
 def _read_at_once(documents: Sequence[Mapping[str, Any]]) -> _Columns | None:
     """Documents that are alike; None where one has to be looked at by itself, to be read or to be refused."""
-    if set(map(type, documents)) != {dict} or len(keys := set(map(frozenset, documents))) != 1:
+    if set(map(type, documents)) != {dict} or len(sizes := set(map(len, documents))) != 1:
         return None
-    names = keys.pop()
-    if names not in _PLAIN:
+    try:
+        match sizes.pop(), "loss_mask" in documents[0]:
+            case 1, False:
+                return _read_labelled(documents, ("input_ids",))
+            case 2, False:
+                return _read_labelled(documents, ("input_ids", "labels"))
+            case 2, True:
+                return _read_masked(documents)
+    except KeyError:
+        pass
+    return None
+
+
+def _read_labelled(documents: Sequence[Mapping[str, Any]], names: tuple[str, ...]) -> _Columns | None:
+    joined = join_columns([document[name] for name in names for document in documents])
+    if joined is None:
         return None
-    values = [document["input_ids"] for document in documents]
-    ids = join_columns(values)
-    if ids is None or ids.min(initial=0) < 0:
+    values, lengths = joined
+    lengths, label_lengths = lengths[: len(documents)], lengths[-len(documents) :]
+    ids, labels = values[: sum(lengths)], values[-sum(lengths) :]
+    ignored = np.count_nonzero(labels == IGNORE_INDEX) if len(names) > 1 else 0
+    if lengths != label_lengths or np.count_nonzero(values < 0) > ignored:
         return None
-    lengths = list(map(len, values))
-    if len(names) == 1:
-        return _Columns(ids=ids, labels=ids, lengths=lengths)
-    values = [document["labels"] for document in documents]
-    labels = join_columns(values)
-    if labels is None or _wrong_labels(labels).any() or list(map(len, values)) != lengths:
+    return _Columns(ids=ids, labels=labels, lengths=lengths)
+
+
+def _read_masked(documents: Sequence[Mapping[str, Any]]) -> _Columns | None:
+    joined = join_columns([document["input_ids"] for document in documents])
+    masks = join_columns([document["loss_mask"] for document in documents], booleans=True)
+    if joined is None or masks is None or joined[1] != masks[1]:
         return None
+    (ids, lengths), (mask, _) = joined, masks
+    if ids.min(initial=0) < 0 or mask.min(initial=0) < 0 or mask.max(initial=0) > 1:
+        return None
+    labels = ids.astype(np.int64)
+    labels[mask != 1] = IGNORE_INDEX
     return _Columns(ids=ids, labels=labels, lengths=lengths)
 
 
@@ -120,7 +141,8 @@ def _stream(column: Column, num_slots: int, fill: int, *, pin_memory: bool) -> t
     stream = torch.empty(num_slots, dtype=torch.int64, pin_memory=pin_memory)
     values = stream.numpy()
     values[: len(column)] = column
-    values[len(column) :] = fill
+    if len(column) < num_slots:
+        values[len(column) :] = fill
     return stream
 
 
@@ -128,8 +150,9 @@ def _as_integers(mask: Any) -> Any:
     """Booleans are the natural type of a mask; everywhere else they are refused as integers."""
     if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool:
         return mask.to(torch.int64)
-    values = np.asarray(mask) if isinstance(mask, list | tuple | np.ndarray) else mask
-    return values.astype(np.int64) if isinstance(values, np.ndarray) and values.dtype == np.bool_ else mask
+    if isinstance(mask, list | tuple) and mask and {bool, np.bool_}.issuperset(map(type, mask)):
+        return np.array(mask, np.int64)
+    return mask.astype(np.int64) if isinstance(mask, np.ndarray) and mask.dtype == np.bool_ else mask
 
 
 def _read_document(document: Mapping[str, Any], index: int) -> tuple[Column, Column]:

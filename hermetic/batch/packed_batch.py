@@ -129,12 +129,12 @@ class PackedBatch:
         """
         device = self.input_ids.device
         flash = flash_kwargs(self.boundaries, num_slots=self.num_slots)
-        lengths = views.lengths_with_tail(self.boundaries.document_lengths, self.num_slots)
+        positions = views.position_ids_from_edges(flash["cu_seq_lens_q"].numpy())
         edges = flash["cu_seq_lens_q"].to(device)
         return {
             "input_ids": self.input_ids[None],
             "labels": self.labels[None],
-            "position_ids": views.position_ids_from_lengths(lengths).to(device)[None],
+            "position_ids": positions.to(device)[None],
             **flash,
             "cu_seq_lens_q": edges,
             "cu_seq_lens_k": edges,
@@ -153,6 +153,29 @@ class PackedBatch:
         return replace(self, input_ids=self.input_ids.to(device), labels=self.labels.to(device))
 
 
+def batch_of_checked(*, input_ids: torch.Tensor, labels: torch.Tensor, boundaries: Boundaries) -> PackedBatch:
+    """A batch whose maker has looked at every value itself, as ``collate`` does; nothing is looked at again.
+
+    Args:
+        input_ids: As in ``PackedBatch``.
+        labels: As in ``PackedBatch``.
+        boundaries: As in ``PackedBatch``.
+
+    Returns:
+        A batch that ``PackedBatch(...)`` of the same arguments would equal.
+
+    Example:
+        >>> ids, labels = torch.tensor([5, 6]), torch.tensor([-100, 6])
+        >>> batch = batch_of_checked(input_ids=ids, labels=labels, boundaries=Boundaries.from_lengths([2]))
+        >>> batch.num_slots
+        2
+    """
+    batch = object.__new__(PackedBatch)
+    for name, value in (("input_ids", input_ids), ("labels", labels), ("boundaries", boundaries)):
+        object.__setattr__(batch, name, value)
+    return batch
+
+
 def _check_column(name: str, column: torch.Tensor) -> None:
     if column.ndim != 1 or column.dtype != torch.int64:
         raise BatchError(
@@ -161,14 +184,17 @@ def _check_column(name: str, column: torch.Tensor) -> None:
         )
 
 
+def _at_hand(column: torch.Tensor) -> Any:
+    """The column, on the CPU as an array: NumPy is done with a short one before torch has begun."""
+    return column.numpy() if column.is_cpu else column
+
+
 def _check_values(input_ids: torch.Tensor, labels: torch.Tensor) -> None:
-    columns = (
-        ("input_ids", input_ids, input_ids < 0),
-        ("labels", labels, (labels < 0) & (labels != IGNORE_INDEX)),
-    )
+    ids, targets = _at_hand(input_ids), _at_hand(labels)
+    columns = (("input_ids", ids, ids < 0), ("labels", targets, (targets < 0) & (targets != IGNORE_INDEX)))
     for name, column, wrong in columns:
         if bool(wrong.any()):
-            index = int(wrong.nonzero()[0])
+            index = int(torch.as_tensor(wrong).nonzero()[0])
             raise BatchError(
                 f"{name}[{index}] is {int(column[index])}, expected a token id of 0 or more"
                 f"{f' or {IGNORE_INDEX}' if name == 'labels' else ''}; replace it before packing"
@@ -177,16 +203,14 @@ def _check_values(input_ids: torch.Tensor, labels: torch.Tensor) -> None:
 
 def _check_unpredictable(labels: torch.Tensor, boundaries: Boundaries) -> None:
     """Nothing of its own document comes before a first token, and nothing real is in the tail."""
-    starts = views.first_tokens_from_lengths(boundaries.document_lengths)
-    tail = torch.arange(boundaries.num_tokens, labels.shape[0])
-    indices = torch.cat([starts, tail]).to(labels.device)
-    wrong = (labels.index_select(0, indices) != IGNORE_INDEX).nonzero()
-    if len(wrong):
-        index = int(indices[wrong[0]])
-        place = _place(boundaries.document_lengths, index)
+    targets, starts = _at_hand(labels), views.edges_from_lengths(boundaries.document_lengths)
+    first, tail = targets[starts[:-1]] != IGNORE_INDEX, targets[starts[-1] :] != IGNORE_INDEX
+    if bool(first.any()) or bool(tail.any()):
+        places = [*starts[:-1].tolist(), *range(int(starts[-1]), len(labels))]
+        index = next(place for place in places if int(labels[place]) != IGNORE_INDEX)
         raise BatchError(
-            f"labels[{index}] is {int(labels[index])} on {place}, expected {IGNORE_INDEX}: "
-            f"no earlier token of its own document predicts it; unshifted labels never sit there"
+            f"labels[{index}] is {int(labels[index])} on {_place(boundaries.document_lengths, index)}, expected "
+            f"{IGNORE_INDEX}: no earlier token of its own document predicts it; unshifted labels never sit there"
         )
 
 

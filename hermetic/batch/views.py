@@ -7,10 +7,30 @@ O(documents) for the others. The lengths are trusted here; ``Boundaries`` is wha
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from hermetic.constants import TAIL_DOCUMENT_ID
+
+
+def edges_from_lengths(lengths: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Edges of the documents that have tokens, as an array.
+
+    Args:
+        lengths: D document lengths in tokens; empty documents get no edge.
+
+    Returns:
+        int64, one edge more than there are non-empty documents, from 0 to the number of tokens.
+
+    Example:
+        >>> edges_from_lengths([3, 0, 2])
+        array([0, 3, 5])
+    """
+    counts = [length for length in lengths if length] if 0 in lengths else lengths
+    return np.fromiter(accumulate(counts, initial=0), np.int64, len(counts) + 1)
 
 
 def cu_seqlens_from_lengths(lengths: Sequence[int]) -> torch.Tensor:
@@ -26,8 +46,7 @@ def cu_seqlens_from_lengths(lengths: Sequence[int]) -> torch.Tensor:
         >>> cu_seqlens_from_lengths([3, 0, 2])
         tensor([0, 3, 5], dtype=torch.int32)
     """
-    edges = accumulate((length for length in lengths if length), initial=0)
-    return torch.tensor(list(edges), dtype=torch.int32)
+    return torch.from_numpy(edges_from_lengths(lengths).astype(np.int32))
 
 
 def position_ids_from_lengths(lengths: Sequence[int]) -> torch.Tensor:
@@ -43,9 +62,24 @@ def position_ids_from_lengths(lengths: Sequence[int]) -> torch.Tensor:
         >>> position_ids_from_lengths([3, 0, 2])
         tensor([0, 1, 2, 0, 1])
     """
-    counts = torch.tensor(list(lengths), dtype=torch.int64)
-    starts = counts.cumsum(0) - counts
-    return torch.arange(int(counts.sum())) - starts.repeat_interleave(counts)
+    return position_ids_from_edges(edges_from_lengths(lengths))
+
+
+def position_ids_from_edges(edges: npt.NDArray[np.integer[Any]]) -> torch.Tensor:
+    """Where each token stands in its own document.
+
+    Args:
+        edges: [E] from 0 to T, strictly increasing.
+
+    Returns:
+        [T] int64, 0 .. length - 1 in each document.
+
+    Example:
+        >>> position_ids_from_edges(np.array([0, 3, 5]))
+        tensor([0, 1, 2, 0, 1])
+    """
+    starts = np.repeat(edges[:-1], edges[1:] - edges[:-1])
+    return torch.from_numpy(np.arange(len(starts), dtype=np.int64) - starts)
 
 
 def document_ids_from_lengths(lengths: Sequence[int], *, num_slots: int | None = None) -> torch.Tensor:
@@ -82,7 +116,7 @@ def first_tokens_from_lengths(lengths: Sequence[int]) -> torch.Tensor:
         >>> first_tokens_from_lengths([3, 0, 2])
         tensor([0, 3])
     """
-    return cu_seqlens_from_lengths(lengths)[:-1].to(torch.int64)
+    return torch.from_numpy(edges_from_lengths(lengths)[:-1])
 
 
 def lengths_with_tail(lengths: Sequence[int], num_slots: int) -> tuple[int, ...]:

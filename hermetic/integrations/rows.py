@@ -4,7 +4,7 @@ Guarantee: every collator lays down the same documents, each whole, with the sam
 its ``seq_lengths`` is refused, for it would look like one document. Price: one copy of the tokens.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -78,8 +78,8 @@ class PackedCollator:
 
     def __call__(self, items: Sequence[Any]) -> dict[str, Any]:
         """``batch.model_inputs()`` of all documents of ``items``."""
-        rows = items if self.items == "rows" else [items]
-        return collate_rows(rows, pad_to_multiple=self.pad_to_multiple, pad_token_id=self.pad_token_id).model_inputs()
+        laid_down: Callable[..., PackedBatch] = collate_rows if self.items == "rows" else collate
+        return laid_down(items, pad_to_multiple=self.pad_to_multiple, pad_token_id=self.pad_token_id).model_inputs()
 
 
 class PaddedCollator:
