@@ -19,7 +19,7 @@ from hermetic.markup.elements import (
 from hermetic.markup.heatmap import PATTERNS, STEPS, HeatMap, Scale
 from hermetic.markup.inline import require_plots
 from hermetic.markup.plot import Histogram, Line, Lines, swatch
-from hermetic.markup.text import escaped, number
+from hermetic.markup.text import counted, escaped, number
 
 __all__ = [
     "PATTERNS",
@@ -33,6 +33,7 @@ __all__ = [
     "Section",
     "Verdict",
     "cell",
+    "counted",
     "document",
     "escaped",
     "facts",

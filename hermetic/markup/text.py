@@ -17,6 +17,16 @@ def escaped(text: str) -> str:
     return html.escape("".join(allowed))
 
 
+def counted(count: int, thing: str) -> str:
+    """A count with its noun.
+
+    Example:
+        >>> counted(1, "document"), counted(1234, "document")
+        ('1 document', '1,234 documents')
+    """
+    return f"{count:,} {thing}{'s' * (count != 1)}"
+
+
 def number(value: float) -> str:
     """Two digits, and ``0`` for an exact zero alone: ``0``, ``3.7e+00``."""
     return "0" if value == 0.0 else f"{value:.1e}"

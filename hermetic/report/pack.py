@@ -14,7 +14,7 @@ from hermetic.data import PackedData, open_packed
 from hermetic.data.manifest import PackManifest
 from hermetic.data.show import require_tokenizer_of
 from hermetic.data.summary import PackedSummary, summarize
-from hermetic.markup import Histogram, Section, Verdict, document, escaped, facts, finding, section, soft
+from hermetic.markup import Histogram, Section, Verdict, counted, document, escaped, facts, finding, section, soft
 from hermetic.report.ledger import ledger, sources
 from hermetic.report.mask import mask_of
 from hermetic.report.seams import seams
@@ -58,26 +58,25 @@ def is_whole(manifest: PackManifest) -> bool:
 
 def _verdict(summary: PackedSummary) -> Verdict:
     manifest, whole = summary.manifest, is_whole(summary.manifest)
-    rows = f"{manifest.rows:,} row{'s' * (manifest.rows != 1)} of {manifest.capacity:,} tokens"
+    documents = counted(summary.documents, "document")
+    rows = f"{counted(manifest.rows, 'row')} of {counted(manifest.capacity, 'token')}"
     return Verdict(
         kind="pack",
         subject=summary.path,
         look="good" if whole else "unsure",
         word="packed whole" if whole else "packed with losses",
-        sentence=f"{_placed(summary)} in {rows}, {manifest.utilization:.1%} full.",
-        facts=f"From {manifest.source_name}, by {manifest.strategy}. All {summary.files_verified:,} files have the "
-        "checksum that the manifest says.",
+        sentence=f"{documents} in {rows}, {manifest.utilization:.1%} full. {_lost(manifest)}",
+        facts=f"From {manifest.source_name}, by {manifest.strategy}. Read again and held against its checksums: "
+        f"{counted(summary.files_verified, 'file')}.",
     )
 
 
-def _placed(summary: PackedSummary) -> str:
-    manifest, documents = summary.manifest, f"{summary.documents:,} documents are"
-    skipped = sum(manifest.records_skipped.values())
+def _lost(manifest: PackManifest) -> str:
     lost = [
-        *([f"{manifest.tokens_lost:,} tokens were cut or dropped"] if manifest.tokens_lost else []),
-        *([f"{skipped:,} records were skipped"] if skipped else []),
+        *([f"{counted(manifest.tokens_lost, 'token')} beyond the capacity"] if manifest.tokens_lost else []),
+        *(f"{counted(count, 'record')} skipped as {reason}" for reason, count in manifest.records_skipped.items()),
     ]
-    return f"{' and '.join(lost)}. {documents}" if lost else f"All {documents}"
+    return f"Lost: {', '.join(lost)}." if lost else "Nothing was lost."
 
 
 def _to_do(summary: PackedSummary) -> Section:
@@ -93,24 +92,24 @@ def _losses(manifest: PackManifest) -> Iterator[str]:
         yield finding(
             code="",
             look="unsure",
-            what=f"{manifest.tokens_lost:,} of {manifest.tokens_read:,} tokens are in no row: "
-            f"{manifest.documents_dropped:,} documents were dropped and {manifest.documents_truncated:,} cut, as "
-            f"on_overflow={manifest.on_overflow} asks for",
+            what=f"In no row: {counted(manifest.tokens_lost, 'token')} of {manifest.tokens_read:,}, by "
+            f"on_overflow={manifest.on_overflow}; documents dropped: {manifest.documents_dropped:,}, cut: "
+            f"{manifest.documents_truncated:,}",
             way_out="If they matter, pack again with a larger --capacity, or with --on-overflow split.",
         )
     for reason, count in manifest.records_skipped.items():
         yield finding(
             code="",
             look="unsure",
-            what=f"{count:,} records were skipped: {reason}",
+            what=f"Skipped: {counted(count, 'record')}, as {reason}",
             way_out="If they matter, mend them: with --on-bad-record error the run ends at the first one and names it.",
         )
     if manifest.documents_without_supervision:
         yield finding(
             code="",
             look="unsure",
-            what=f"{manifest.documents_without_supervision:,} documents have no supervised token: they cost compute "
-            "and teach nothing",
+            what=f"Without a supervised token: {counted(manifest.documents_without_supervision, 'document')}, of cost "
+            "and no use",
             way_out=f"Leave them out, or supervise more than train_on={manifest.train_on} does.",
         )
 

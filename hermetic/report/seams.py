@@ -9,7 +9,7 @@ from hermetic.data import PackedData
 from hermetic.data.blocks import PackedBlock, block_of_row
 from hermetic.data.show import location_of, texts_of
 from hermetic.data.show_render import printable
-from hermetic.markup import Section, cell, row, section, soft, table
+from hermetic.markup import Section, cell, counted, row, section, soft, table
 
 MAX_SEAMS: Final = 12
 """Of one row, that are shown."""
@@ -25,8 +25,8 @@ def seams(packed: PackedData, tokenizer: Any) -> Section | None:
     if not count:
         return None
     said = (
-        f"{count:,} seams in {len(packed):,} rows. At every one of them the first token of the document has the label "
-        f"{IGNORE_INDEX}, so that no token is trained to predict another document: read in all rows."
+        f"{counted(count, 'seam')} in {counted(len(packed), 'row')}. At every one the first token of the document has "
+        f"the label {IGNORE_INDEX}, so that no token is trained to predict another document: read in all rows."
     )
     index = int(several[0])
     block = block_of_row(packed, index)
