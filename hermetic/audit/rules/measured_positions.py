@@ -174,8 +174,8 @@ report = hermetic.probe(hermetic.seal(model), lengths=(30, 13, 6))
         name="window-of-the-row",
         what="A token mixer gives a document other outputs than alone on the same inputs, from a token on.",
         why="A mask of one's own replaces the window that the model would have laid over its rows, or chunks are "
-        "counted from the row's start. Documents are isolated, and short ones never fill the window. In Gemma 3 the "
-        "loss started at 9.98 where it should have been 1.9.",
+        "counted from the row's start. Documents are isolated, and short ones never fill the window. A run "
+        "was reported to start at a loss of 9.98 in place of 1.9.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny

@@ -43,7 +43,7 @@ RULES: Final = (
         name="convolution-over-the-seam",
         what="One document reaches the first tokens of the next one, through a short convolution.",
         why="A convolution over k tokens shows the first k - 1 tokens of a document the end of the one before. An "
-        "average over all tokens hides it: LFM2 moved these tokens' logits by 3.1 and no others.",
+        "average over all tokens hides what it does to these few; in LFM2 their logits moved by 3.1.",
         bad=run(of('build_tiny("lfm2")') + _BY_POSITIONS),
         good=run(of('hermetic.seal(build_tiny("lfm2"))') + _BY_POSITIONS),
         fix="Call hermetic.seal(model), which runs the convolution document by document, or pass seq_idx to a kernel "
