@@ -44,7 +44,7 @@ def test_what_is_sound_is_exit_code_0_and_says_what_was_understood():
     result = invoke(FOLDER / "trl_flash_sound.yaml")
 
     assert result.exit_code == 0
-    assert "nothing found in this configuration of trl" in words_of(result.stdout)
+    assert "trl_flash_sound.yaml: sound: nothing found in this configuration of trl" in words_of(result.stdout)
     assert "attention         flash_attention_2" in result.stdout
 
 
