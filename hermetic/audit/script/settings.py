@@ -72,11 +72,13 @@ def settings_of(call: Call, script: Script) -> tuple[dict[str, Setting], list[st
         else:
             notes.append(_note(script, spread, f"{call.short}(**...)"))
             settings |= {key: _setting(UNKNOWN, call, script, spread, key) for key in ("packing", "padding_free")}
-    for key, node in call.keywords.items():
-        value = script.value(node)
-        if value is UNKNOWN and key in _TELLING:
-            notes.append(_note(script, node, f"{call.short}({key})"))
-        settings |= dict(_flat({key: value}, call, script, node))
+    for word in call.node.keywords:
+        if word.arg is None:
+            continue
+        value = script.value(word.value)
+        if value is UNKNOWN and word.arg in _TELLING:
+            notes.append(_note(script, word, f"{call.short}({word.arg})"))
+        settings |= dict(_flat({word.arg: value}, call, script, word))
     return settings | dict(_set_later(call, script)), notes
 
 
