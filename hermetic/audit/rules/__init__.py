@@ -2,36 +2,16 @@
 
 Guarantee: codes and names are unique, and each code's hundred is a topic; a module of rules that says otherwise cannot
 be imported. Importing the rules imports neither torch nor NumPy, so they can be told wherever Python starts.
-Price: some milliseconds, for the rules are text.
+Price: some milliseconds, for the rules are text, and only when ``RULES`` is asked for.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hermetic.audit.rule import Rule
-from hermetic.audit.rules import (
-    batch_isolation,
-    batch_overflow,
-    batch_positions,
-    batch_reading,
-    batch_targets,
-    folder_data,
-    measured_calls,
-    measured_isolation,
-    measured_positions,
-    measured_reading,
-    measured_state,
-    measured_targets,
-    measured_weights,
-    script_boundaries,
-    script_isolation,
-    script_lengths,
-    script_weights,
-    setup_data,
-    setup_isolation,
-    setup_training,
-)
 
 TOPICS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -48,26 +28,26 @@ TOPICS: Final[Mapping[str, str]] = MappingProxyType(
 """What the hundreds of the codes are about."""
 
 _MODULES: Final = (
-    batch_isolation,
-    batch_overflow,
-    batch_positions,
-    batch_reading,
-    batch_targets,
-    folder_data,
-    measured_calls,
-    measured_isolation,
-    measured_positions,
-    measured_reading,
-    measured_state,
-    measured_targets,
-    measured_weights,
-    script_boundaries,
-    script_isolation,
-    script_lengths,
-    script_weights,
-    setup_data,
-    setup_isolation,
-    setup_training,
+    "batch_isolation",
+    "batch_overflow",
+    "batch_positions",
+    "batch_reading",
+    "batch_targets",
+    "folder_data",
+    "measured_calls",
+    "measured_isolation",
+    "measured_positions",
+    "measured_reading",
+    "measured_state",
+    "measured_targets",
+    "measured_weights",
+    "script_boundaries",
+    "script_isolation",
+    "script_lengths",
+    "script_weights",
+    "setup_data",
+    "setup_isolation",
+    "setup_training",
 )
 
 
@@ -83,5 +63,18 @@ def by_code(rules: Iterable[Rule]) -> Mapping[str, Rule]:
     return MappingProxyType({rule.code: rule for rule in ordered})
 
 
-RULES: Final[Mapping[str, Rule]] = by_code(rule for module in _MODULES for rule in module.RULES)
-"""All rules, ordered by code."""
+if TYPE_CHECKING:
+    RULES: Mapping[str, Rule]
+    """All rules, ordered by code."""
+
+
+@functools.cache
+def _rules() -> Mapping[str, Rule]:
+    return by_code(rule for name in _MODULES for rule in import_module(f"{__name__}.{name}").RULES)
+
+
+def __getattr__(name: str) -> Any:
+    """``RULES``, when they are first asked for: an audit of a configuration needs only those of configurations."""
+    if name != "RULES":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _rules()
