@@ -155,6 +155,23 @@ def test_a_sealed_model_takes_the_isolation_findings_away_and_leaves_the_others(
     assert sealed == [code for code in bare if not code.startswith("HM1")] != []
 
 
+def test_what_is_right_and_could_be_better_or_says_less_than_it_seems_is_a_note():
+    varlen = """
+    from flash_attn import flash_attn_varlen_func
+    from trl import DPOConfig
+
+    def attend(q, k, v, cu_seqlens):
+        return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, q.shape[0], q.shape[0], causal=True)
+
+    DPOConfig(padding_free={})
+    """
+    said = read(varlen.format(True))
+
+    assert said.findings == ()
+    assert [note.split()[1] for note in said.notes] == ["DPOConfig(padding_free)", "max_seqlen_q", "max_seqlen_k"]
+    assert len(read(varlen.format(False)).notes) == 2
+
+
 def test_a_hybrid_is_known_by_its_name_and_by_its_class():
     text = (
         "from transformers import {0}, DataCollatorWithFlattening, Trainer\n"
@@ -258,9 +275,9 @@ def test_a_notebook_is_read_by_its_code_cells_and_places_name_the_cell(tmp_path)
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.py", b"print 'hello'\n", r"line 1: .*expected Python 3. This is Python 2"),
+        ("a.py", b"print 'hello'\n", r"line 1: .*expected what Python 3\.\d+ can parse. This is Python 2"),
         ("a.py", b"try:\n    pass\nexcept OSError, error:\n    pass\n", r"line 3: .*This is Python 2"),
-        ("a.py", b"def f(:\n", r"line 1: .*Repair it, for Python cannot run it"),
+        ("a.py", b"def f(:\n", r"line 1: .*Repair it, or audit it with a newer one"),
         ("a.py", "x = 'é'\n".encode("latin-1"), "cannot be decoded: .*expected UTF-8, or a line such as"),
         ("a.py", b"# -*- coding: klingon -*-\n", "cannot be decoded: .*klingon"),
         ("a.py", b"x = 1\x00\n", r"null bytes"),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.rule import Example, Rule
+from hermetic.audit.rules.script_calls import holds_numbers
 from hermetic.audit.script.flow import expanded, peel
 from hermetic.audit.script.packing import implementations, may_be_flash, restarts
 from hermetic.audit.script.script import BOUNDARIES, EDGES, Script, Slot
@@ -37,6 +38,24 @@ def _asks_for_the_end(node: ast.Compare) -> bool:
         str(word).lower().strip("_").split("_")[0] in {"eos", "eot", "eod"} or "_eos" in str(word).lower()
         for word in words
     )
+
+
+def from_sums_of_numbers(script: Script) -> Iterator[AuditFinding]:
+    """HM146: lengths that are sums of a mask which holds the numbers of documents."""
+    if not any(holds_numbers(slot, script) for slot in script.slot_values("attention_mask")):
+        return
+    for call in script.named("sum"):
+        of = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
+        key = of.slice.value if isinstance(of, ast.Subscript) and isinstance(of.slice, ast.Constant) else None
+        if (isinstance(of, ast.Name) and of.id == "attention_mask") or key == "attention_mask":
+            yield script.finding(
+                "HM146",
+                call.node,
+                "attention_mask",
+                what="the attention mask holds the numbers of documents, and its sum is taken for a number of tokens",
+                certainty="certain",
+                way_out="Count tokens by number: torch.bincount(attention_mask.flatten()), or carry the lengths along",
+            )
 
 
 def flash_over_rows(script: Script) -> Iterator[AuditFinding]:
@@ -84,6 +103,22 @@ def _is_stacked(slot: Slot, script: Script) -> bool:
         and slot.how == "entry"
     )
 
+
+_NUMBERED = """\
+import torch
+
+
+class Model(torch.nn.Module):
+    '''Attends by lengths.'''
+
+
+def collate(documents):
+    ids = [token for document in documents for token in document["input_ids"]]
+    numbers = [n for i, document in enumerate(documents, 1) for n in [i] * len(document["input_ids"])]
+    return {"input_ids": torch.tensor([ids]), "attention_mask": torch.tensor([numbers])}
+
+
+"""
 
 _STACKING = """\
 import torch
@@ -173,5 +208,29 @@ loader = DataLoader([], batch_size=1, collate_fn=collate)
         fix="One row per batch, or all rows end to end with cumulative lengths.",
         sources=("axolotl-ai-cloud/axolotl#1375",),
         check=flash_over_rows,
+    ),
+    Rule(
+        code="HM146",
+        name="lengths-from-a-mask-of-numbers",
+        what="The attention mask holds the number of each token's document, and lengths are taken from its sums.",
+        why="Of three documents of 4, 3 and 3 tokens the mask [1, 1, 1, 1, 2, 2, 2, 3, 3, 3] sums up to 19, and not to "
+        "10 tokens. Where a kernel does not refuse it, tokens belong to documents that are not theirs.",
+        bad=Example(
+            door="script",
+            text=f"""\
+{_NUMBERED}def lengths(batch):
+    return batch["attention_mask"].sum(dim=-1)
+""",
+        ),
+        good=Example(
+            door="script",
+            text=f"""\
+{_NUMBERED}def lengths(batch):
+    return torch.bincount(batch["attention_mask"].flatten())[1:]
+""",
+        ),
+        fix="Count the tokens of each number, or carry the lengths along.",
+        sources=("hiyouga/LlamaFactory#8919", "OpenRLHF/OpenRLHF#587"),
+        check=from_sums_of_numbers,
     ),
 )

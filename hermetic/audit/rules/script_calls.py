@@ -49,13 +49,7 @@ def numbers_in_mask(script: Script) -> Iterator[AuditFinding]:
     if not _masks_matter(script):
         return
     for slot in script.slot_values(_MASK):
-        join = joined(slot.value, script.names)
-        if slot.how == "variable" or join is None or not _over_packed(slot, script):
-            continue
-        core = peel(join.element, script.names).core
-        number = core.left if isinstance(core, ast.BinOp) and isinstance(core.op, ast.Mult) else None
-        counted = isinstance(join.loop.iter, ast.Call) and script.names.dotted(join.loop.iter.func) == "<enumerate>"
-        if counted and isinstance(number, ast.List) and mentioned(number) & mentioned(join.loop.target):
+        if slot.how != "variable" and holds_numbers(slot, script) and _over_packed(slot, script):
             yield script.finding(
                 "HM103",
                 slot.node,
@@ -65,6 +59,17 @@ def numbers_in_mask(script: Script) -> Iterator[AuditFinding]:
                 certainty="certain" if builds_transformers_model(script) else "likely",
                 way_out="Pass position_ids that restart and no mask, a 4-D mask, or call hermetic.seal(model)",
             )
+
+
+def holds_numbers(slot: Slot, script: Script) -> bool:
+    """Whether a value is the number of each token's document: ``[i] * len(document)`` of each, end to end."""
+    join = joined(slot.value, script.names)
+    if join is None:
+        return False
+    core = peel(join.element, script.names).core
+    number = core.left if isinstance(core, ast.BinOp) and isinstance(core.op, ast.Mult) else None
+    counted = isinstance(join.loop.iter, ast.Call) and script.names.dotted(join.loop.iter.func) == "<enumerate>"
+    return counted and isinstance(number, ast.List) and bool(mentioned(number) & mentioned(join.loop.target))
 
 
 def _masks_matter(script: Script) -> bool:

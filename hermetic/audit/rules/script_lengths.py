@@ -25,7 +25,7 @@ def running_positions(script: Script) -> Iterator[AuditFinding]:
             continue
         yield script.finding(
             "HM201",
-            slot.node,
+            core,
             "position_ids",
             what="positions count on through a row of several documents; each has to begin at 0",
             certainty="certain",
@@ -223,6 +223,15 @@ def _are_lengths(node: ast.expr, script: Script) -> bool:
     return _is_len(made, script) or (
         isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr == "diff"
     )
+
+
+def notes(script: Script) -> Iterator[str]:
+    """On what is right, and could be better."""
+    for slot in _passed(script, LONGEST):
+        core = _number(peel(slot.value, script.names).core, script)
+        if isinstance(core, ast.Subscript) and isinstance(core.value, ast.Attribute) and core.value.attr == "shape":
+            place = script.source.place(slot.node, slot.key)
+            yield f"{place} is the length of the row: right, and slower than that of its longest document."
 
 
 def edges_without_offset(script: Script) -> Iterator[AuditFinding]:

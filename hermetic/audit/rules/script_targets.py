@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.script.flow import joined, peel
-from hermetic.audit.script.packing import builds_transformers_model, isolates, own_models, rows
+from hermetic.audit.script.packing import Row, builds_transformers_model, isolates, own_models, rows
 from hermetic.audit.script.script import Script, Slot
 
 
@@ -66,20 +66,35 @@ def label_on_the_seam(script: Script) -> Iterator[AuditFinding]:
     if script.sealed or script.ignores_labels:
         return
     for row in rows(script):
-        if row.slot is None or not isolates(row, script):
+        if not isolates(row, script):
             continue
-        for slot in script.beside(row.slot, "labels"):
-            if _are_the_tokens(slot, row.slot, script):
-                yield script.finding(
-                    "HM401",
-                    slot.node,
-                    "labels",
-                    what="the first token of each document has a label, so the last token of the document before it is "
-                    "trained to predict it",
-                    certainty="certain",
-                    way_out="Put -100 on the first token of every document, as hermetic.collate and "
-                    "DataCollatorWithFlattening do",
-                )
+        beside = script.beside(row.slot, "labels") if row.slot is not None else ()
+        given = [slot.node for slot in beside if row.slot is not None and _are_the_tokens(slot, row.slot, script)]
+        for node in (*given, *_targets_of_a_row(row, script)):
+            yield script.finding(
+                "HM401",
+                node,
+                "labels",
+                what="the first token of each document has a label, so the last token of the document before it is "
+                "trained to predict it",
+                certainty="certain",
+                way_out="Put -100 on the first token of every document, as hermetic.collate and "
+                "DataCollatorWithFlattening do",
+            )
+
+
+def _targets_of_a_row(row: Row, script: Script) -> Iterator[ast.expr]:
+    """``cross_entropy(logits[:-1], ids[1:])`` and ``cross_entropy(logits, ids.roll(-1))`` where the row is made."""
+    for call in script.named("cross_entropy", of=("torch",)):
+        if script.names.function_of(call.node) is not row.scope or len(call.node.args) < 2:
+            continue
+        core = peel(call.node.args[1], script.names).core
+        whole = core.value if isinstance(core, ast.Subscript) and _bounds(core, script) == (1, None) else None
+        if isinstance(core, ast.Call) and script.names.dotted(core.func) == "torch.roll" and core.args:
+            whole = core.args[0]
+        join = joined(whole, script.names) if whole is not None else None
+        if join is not None and join.element is row.join.element:
+            yield core
 
 
 def _are_the_tokens(labels: Slot, inputs: Slot, script: Script) -> bool:

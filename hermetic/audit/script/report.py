@@ -49,7 +49,7 @@ def audit_source(source: Source, *, versions: Mapping[str, str] | None = None) -
         stack=_stack(script),
         findings=tuple(ordered),
         facts=tuple(_facts(script, read.setups)),
-        notes=(*read.notes, *(note for setup in read.setups for note in setup.notes)),
+        notes=tuple(dict.fromkeys((*read.notes, *_notes(script), *(x for one in read.setups for x in one.notes)))),
     )
 
 
@@ -80,6 +80,12 @@ def _of_script(script: Script) -> Iterator[AuditFinding]:
     for with_checks in (script_calls, script_lengths, script_targets, script_weights):
         for check in with_checks.CHECKS:
             yield from check(script)
+
+
+def _notes(script: Script) -> Iterator[str]:
+    from hermetic.audit.rules import script_lengths
+
+    yield from script_lengths.notes(script)
 
 
 def _stack(script: Script) -> str | None:

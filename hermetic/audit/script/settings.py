@@ -51,9 +51,22 @@ def setups_of(script: Script, versions: Versions) -> Read:
         settings, unread = settings_of(call, script)
         notes += unread
         setups.append(_of_trl({**_of_model(script), **settings}, script, versions))
+    notes += _of_preferences(script)
     flattened = _flattened(script, versions)
     notes += _unread_models(script)
     return Read(setups=(*setups, *([flattened] if flattened else [])), notes=tuple(dict.fromkeys(notes)))
+
+
+def _of_preferences(script: Script) -> Iterator[str]:
+    """On ``DPOConfig``, which packs nothing, and whose ``padding_free`` says less than it seems to."""
+    for call in script.named("DPOConfig", of=("trl",)):
+        node = call.keywords.get("padding_free")
+        if node is not None and script.value(node) is not False:
+            place = script.source.place(node, "DPOConfig(padding_free)")
+            yield (
+                f"{place} has no effect in TRL 1.16, which warns and pads; releases in which it has one need "
+                "FlashAttention to keep answers apart."
+            )
 
 
 def _of_trl(settings: dict[str, Setting], script: Script, versions: Versions) -> Setup:

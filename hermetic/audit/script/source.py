@@ -9,6 +9,7 @@ import ast
 import io
 import json
 import re
+import sys
 import tokenize
 import warnings
 from collections.abc import Iterator
@@ -107,8 +108,11 @@ def _source(file: str, text: str, cells: tuple[tuple[int, int], ...] = ()) -> So
 def _not_python(file: str, error: SyntaxError) -> str:
     line = (error.text or "").strip()
     old = re.match(r"(print|exec)\s+[^=(\s]|except\s+\w+\s*,\s*\w+\s*:|raise\s+\w+\s*,", line)
-    hint = "this is Python 2; convert it, or audit the configuration" if old else "repair it, for Python cannot run it"
-    return f"script {file}, line {error.lineno}: {error.msg}; expected Python 3. {hint[0].upper()}{hint[1:]}"
+    hint = (
+        "This is Python 2; convert it, or audit the configuration" if old else "Repair it, or audit it with a newer one"
+    )
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return f"script {file}, line {error.lineno}: {error.msg}; expected what Python {ours} can parse. {hint}"
 
 
 def _cells(path: Path, data: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
