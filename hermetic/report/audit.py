@@ -44,6 +44,7 @@ def _verdict(report: AuditReport) -> Verdict:
             sentence=f"No rule objects to this {what}. Whether a model keeps documents apart is for the probe to say.",
         )
     certain = counts["certain"] > 0
+    first = min(report.findings, key=lambda one: _ORDER.index(one.certainty))
     parts = ", ".join(f"{counts[one]:,} {_said(one, counts[one])}" for one in _ORDER if counts[one])
     found = f"{len(report.findings):,} finding{'s' * (len(report.findings) > 1)}"
     return Verdict(
@@ -51,8 +52,12 @@ def _verdict(report: AuditReport) -> Verdict:
         subject=report.subject,
         look="bad" if certain else "unsure",
         word="not sound" if certain else "to be checked",
-        sentence=f"{found} in this {what}: {parts}.",
+        sentence=f"{found} in this {what}: {parts}. {_capital(first.what)}.",
     )
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _said(certainty: str, count: int) -> str:
@@ -77,7 +82,7 @@ def _entries(findings: Sequence[AuditFinding]) -> Iterator[list[AuditFinding]]:
 
 def _entry(alike: list[AuditFinding]) -> str:
     first, count = alike[0], len(alike)
-    where = [f"{one.place}: {one.value}" if one.value else str(one.place) for one in alike[:MAX_PLACES]]
+    where = [f"{one.place} = {one.value}" if one.value else str(one.place) for one in alike[:MAX_PLACES]]
     more = [] if first.versions is None else [f"of {first.versions}"]
     if count > 1:
         more.append(f"{count:,} places")
