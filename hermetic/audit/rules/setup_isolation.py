@@ -28,11 +28,16 @@ def _unread(setup: Setup) -> Iterator[AuditFinding]:
 
 def _asked_by_positions(setup: Setup) -> bool:
     """Whether it is left to the model to look for documents in positions or edges."""
-    return setup.layout in {"packed", "flattened"} and setup.told in {"positions", "edges"}
+    return _whole(setup) and setup.told in {"positions", "edges"}
+
+
+def _whole(setup: Setup) -> bool:
+    return setup.layout in {"packed", "flattened"}
 
 
 def _result(setup: Setup) -> tuple[Model, Measured] | None:
-    if setup.model is None or setup.attention is None or not _asked_by_positions(setup):
+    """What was measured of the model; where it was given positions, as the atlas gives it."""
+    if setup.model is None or setup.attention is None:
         return None
     result = measured(setup.model.type, setup.attention.kind)
     return None if result is None else (setup.model, result)
@@ -50,7 +55,7 @@ def _certainty(setup: Setup, model: Model, result: Measured) -> tuple[Certainty,
 
 def _leaks_by_attention(setup: Setup) -> Iterator[AuditFinding]:
     found = _result(setup)
-    if found is None or found[1].verdict != "leak" or found[1].by_state:
+    if found is None or not _asked_by_positions(setup) or found[1].verdict != "leak" or found[1].by_state:
         return
     model, result = found
     certainty, versions = _certainty(setup, model, result)
@@ -66,9 +71,9 @@ def _leaks_by_attention(setup: Setup) -> Iterator[AuditFinding]:
 
 def _carries_state(setup: Setup) -> Iterator[AuditFinding]:
     found = _result(setup)
-    if found is None or found[1].verdict != "leak" or not found[1].by_state:
+    if found is None or not _whole(setup) or found[1].verdict != "leak" or not found[1].by_state:
         return
-    model, result = found
+    model, result = found  # a mask over pairs of tokens is nothing to a recurrence, either
     certainty, versions = _certainty(setup, model, result)
     told = "; kernels that are told of documents may keep them apart, if they are installed"
     if setup.told == "edges":
@@ -92,7 +97,7 @@ def _carries_state(setup: Setup) -> Iterator[AuditFinding]:
 
 def _distorts(setup: Setup) -> Iterator[AuditFinding]:
     found = _result(setup)
-    if found is None or found[1].verdict != "distortion":
+    if found is None or not _asked_by_positions(setup) or found[1].verdict != "distortion":
         return
     model, result = found
     certainty, versions = _certainty(setup, model, result)

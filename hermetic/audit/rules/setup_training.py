@@ -85,7 +85,7 @@ def _ulysses(setup: Setup) -> Iterator[AuditFinding]:
             continue
         if attention is not None and attention.kind in {"flash", "thd", "unknown"}:
             continue
-        known = attention is not None and setup.joined
+        known = attention is not None and setup.joined and setup.stack == "trl"  # Axolotl has attention of its own
         name = attention.setting.text if attention else "any attention but flash"
         yield Claim(
             what=f"Ulysses throws masks away and leaves {name} the causal one, so documents of a packed row see each "

@@ -2,8 +2,9 @@
 
 What it does, read in 0.9.3 and 0.9.5: in supervised fine-tuning ``packing`` packs whole documents and hands over a mask
 of ones, padding included; ``neat_packing`` hands over a 4-D mask, or positions alone to flash attention, which takes
-one row per device. Longer documents are dropped with a warning, and nothing can be set for it. In pretraining packing
-is on by itself: texts are concatenated and cut. Values are taken as YAML has them, so text counts as true.
+one row per device, and which the layers of two recurrent types then respect, too. Longer documents are dropped with a
+warning, and nothing can be set for it. In pretraining packing is on by itself: texts are concatenated and cut. Values
+are taken as YAML has them, so text counts as true.
 """
 
 from typing import Final
@@ -33,6 +34,7 @@ MARKS: Final = frozenset(
     }
 )
 
+_PATCHED: Final = frozenset({"qwen3_5", "qwen3_5_moe"})
 _ATTENTION: Final = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 
 
@@ -58,6 +60,8 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
         overflow=Overflow(policy="drop", asked=capacity.written, setting=capacity) if layout == "packed" else None,
         adapter=read.first("finetuning_type"),
         parallel=accelerate_axes(read),
+        mixers_patched=_PATCHED if attention.kind == "flash" else frozenset(),
+        mixers_patched_since=("llamafactory", ">=", "0.9.5"),
         cuts=_cuts(layout, packing),
         untold=_untold(layout, packing, neat, attention, facts["rows_per_device"]),
         seams=_seams(read, layout),
