@@ -307,6 +307,42 @@ CUT = variants(
     ),
 )
 
+GROUPED = variants(
+    "texts that are grouped",
+    """
+    from itertools import chain
+
+
+    def group_texts(examples, block_size=1024):
+        joined = {key: @ for key in examples}
+        total = len(joined["input_ids"]) // block_size * block_size
+        return {key: [ids[i : i + block_size] for i in range(0, total, block_size)] for key, ids in joined.items()}
+    """,
+    chained=("list(chain(*examples[key]))", ("HM142",)),
+    from_iterable=("list(chain.from_iterable(examples[key]))", ("HM142",)),
+    summed=("sum(examples[key], [])", ("HM142",)),
+    elsewhere=("sum(others[key], [])", ()),
+    with_boundaries=("list(chain(*examples[key])) if key != 'position_ids' else restart(examples)", ()),
+)
+
+STREAMED = variants(
+    "a stream of texts",
+    """
+    import torch
+
+
+    def rows(texts, tokenizer, length):
+        tokenized = tokenizer(texts)["@"]
+        ids = []
+        for one in tokenized:
+            ids.extend(one + [tokenizer.eos_token_id])
+        for i in range(0, len(ids), length):
+            yield {"input_ids": torch.tensor(ids[i : i + length])}
+    """,
+    tokens=("input_ids", ("HM142",)),
+    something_else=("special_tokens_mask", ()),
+)
+
 TURNS = [
     Case(
         name="turns of one conversation are no documents",
@@ -595,6 +631,8 @@ CASES = [
     *LABELS,
     *WEIGHTS,
     *STACKED,
+    *GROUPED,
+    *STREAMED,
     *OWN_LOSS,
     *SUMS,
 ]

@@ -126,17 +126,49 @@ def _reads_boundaries(function: ast.expr, script: Script) -> bool:
 
 def cut_without_boundaries(script: Script) -> Iterator[AuditFinding]:
     """HM142: documents laid end to end and cut, with nothing that says where one starts."""
-    for row in rows(script):
-        if isolates(row, script) or not _is_cut(row.scope, script):
+    joins = [(row.join.node, row.scope) for row in rows(script) if not isolates(row, script)]
+    for node, scope in (*joins, *_joined_columns(script)):
+        if not _is_cut(scope, script):
             continue
         yield script.finding(
             "HM142",
-            row.join.node,
+            node,
             "input_ids",
             what="documents are laid end to end and cut into rows, and nothing says where one starts",
             certainty="likely",
             way_out="Pack whole documents: hermetic.plan_rows and hermetic.collate, or hermetic pack",
         )
+
+
+def _joined_columns(script: Script) -> Iterator[tuple[ast.expr, ast.AST]]:
+    """``sum(examples[k], [])`` and ``chain(*examples[k])``: the columns of a batch of documents, each end to end."""
+    for call in script.calls:
+        node = call.node
+        summed = call.name == "<sum>" and len(node.args) == 2 and isinstance(node.args[1], ast.List)
+        chained = call.name in {"itertools.chain", "itertools.chain.from_iterable"} and len(node.args) == 1
+        if not summed and not chained:
+            continue
+        scope = script.names.function_of(node)
+        column = node.args[0].value if isinstance(node.args[0], ast.Starred) else node.args[0]
+        if _is_a_column(column, scope, script) and not _speaks_of_boundaries(scope):
+            yield node, scope
+
+
+def _is_a_column(column: ast.expr, scope: ast.AST, script: Script) -> bool:
+    """An entry of a function's parameter: of all of its keys in turn, or its ``input_ids``."""
+    if not isinstance(column, ast.Subscript) or not isinstance(column.value, ast.Name):
+        return False
+    given = script.names.of(column.value.id, column)
+    key = column.slice
+    named = isinstance(key, ast.Constant) and key.value == "input_ids"
+    turn = isinstance(key, ast.Name) and any(one.kind == "loop" for one in script.names.of(key.id, key))
+    return (named or turn) and [one.kind for one in given] == ["parameter"] and given[0].node is scope
+
+
+def _speaks_of_boundaries(scope: ast.AST) -> bool:
+    words = BOUNDARIES | {"position_ids", "seq_lengths"}
+    inside = (one for one in ast.walk(scope) if isinstance(one, (ast.Constant, ast.Name)))
+    return any(getattr(one, "id", getattr(one, "value", None)) in words for one in inside)
 
 
 def _is_cut(scope: ast.AST, script: Script) -> bool:

@@ -68,8 +68,8 @@ def no_leading_zero(script: Script) -> Iterator[AuditFinding]:
             "HM240",
             core,
             slot.key,
-            what="cumulative lengths without the 0 before them: the first document is left out, and every other one is "
-            "taken for the one before it",
+            what="cumulative lengths without the 0 before them: the first document belongs to none, and "
+            "what a kernel should have written for it stays as the memory was",
             certainty="certain",
             way_out="Put a 0 in front: torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), or take "
             "hermetic.Boundaries.from_lengths(lengths).cu_seqlens",
@@ -301,7 +301,7 @@ RULES = (
         bad=_varlen("lengths.cumsum(0, dtype=torch.int32)"),
         good=_SOUND,
         fix="Put a 0 in front of the sums.",
-        sources=("pytorch/pytorch#186786", "Dao-AILab/flash-attention#1857"),
+        sources=("pytorch/pytorch#186786", "Dao-AILab/flash-attention#2324"),
         check=no_leading_zero,
     ),
     Rule(

@@ -230,8 +230,14 @@ def over_documents(join: Join, names: Names) -> bool:
     entry = isinstance(element, (ast.Subscript, ast.Attribute)) and _key(element) in _PER_TOKEN
     if entry and _root(element) in loop_names(join.loop):
         return True
-    documents = bool(_DOCUMENTS.search(over.lower()))
+    documents = bool(_DOCUMENTS.search(over.lower())) or over_token_ids(join.loop, names)
     return documents and bool(mentioned(element) & loop_names(join.loop))
+
+
+def over_token_ids(loop: Loop, names: Names) -> bool:
+    """Whether a loop is over the token ids of many texts, ``tokenizer(texts)["input_ids"]``: each is a document."""
+    over = peel(collection(loop, names), names).core
+    return isinstance(over, (ast.Subscript, ast.Attribute)) and _key(over) == "input_ids"
 
 
 def _first(element: ast.expr, names: Names) -> ast.expr:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from hermetic.audit.script.flow import Join, joined, mentioned, over_documents, peel
+from hermetic.audit.script.flow import Join, joined, loop_names, mentioned, over_documents, over_token_ids, peel
 from hermetic.audit.script.names import Names, Scope
 from hermetic.audit.script.script import BOUNDARIES, Call, Script, Slot
 
@@ -78,6 +78,8 @@ def _is_token_ids(join: Join, names: Names) -> bool:
     core = peel(join.element, names).core
     core = core.left if isinstance(core, ast.BinOp) else core
     core = peel(core, names).core
+    if isinstance(core, ast.Name):
+        return core.id in loop_names(join.loop) and over_token_ids(join.loop, names)
     if isinstance(core, ast.Call):
         return isinstance(core.func, ast.Attribute) and core.func.attr == "encode"
     key = core.slice.value if isinstance(core, ast.Subscript) and isinstance(core.slice, ast.Constant) else None
