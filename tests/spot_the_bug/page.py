@@ -19,17 +19,25 @@ holds audit and doctor to what the solutions say.
 """
 
 TAIL = """\
-The same in Python:
+The same in Python, of a file of your own:
 
 ```python
+from pathlib import Path
+
 from hermetic.audit import audit_script
 
-report = audit_script("tests/spot_the_bug/04_lesson_plans.py")
+Path("train.py").write_text(
+    "from trl import SFTConfig\\n"
+    "SFTConfig(packing=True, packing_strategy='wrapped', max_length=512)\\n"
+)
+report = audit_script("train.py")
 
-assert [finding.code for finding in report.findings] == ["HM102"]
-assert str(report.findings[0].place).endswith("04_lesson_plans.py:18:13 LlamaForCausalLM(use_cache)")
-assert audit_script("tests/spot_the_bug/12_letters.py").sound
+assert [finding.code for finding in report.findings] == ["HM120"]
+assert str(report.findings[0].place) == "train.py:2:25 SFTConfig(packing_strategy)"
 ```
+
+A script is read by its syntax tree and nothing of it runs, so what arguments, the environment or a function's result
+decide is told as a note and not guessed. The text shows less than a run does: have the doctor look at the first batch.
 """
 
 
