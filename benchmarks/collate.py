@@ -7,7 +7,8 @@
 return the edges of documents, as hermetic's collators do. Documents are given as Python lists, as NumPy arrays, as
 torch tensors and as rows of a packed folder, of which flattening gets the documents, for it knows no rows. ``floor``
 is hermetic's conversion of the columns to two arrays, with nothing around it. Seconds are those of one thread on the
-CPU, so that other programs do not count; collators take turns of several calls, and the best call of each counts. The last line is JSON.
+CPU, so that other programs do not count; collators take turns of several calls, and the best call of each counts. The
+last line is JSON.
 """
 
 import argparse

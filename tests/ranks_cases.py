@@ -6,7 +6,8 @@ import warnings
 import torch
 import torch.distributed
 import transformers
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
 
 import hermetic
@@ -117,6 +118,11 @@ def step_on(model, parts, reduction):
 
 def taken_gradients(model):
     """Whole gradients by the names of the plain model; takes them away."""
+    if isinstance(model, FullyShardedDataParallel):
+        with FullyShardedDataParallel.summon_full_params(model, with_grads=True):
+            found = taken_gradients(model.module)
+        model.zero_grad()
+        return {name.replace("_fsdp_wrapped_module.", ""): gradient for name, gradient in found.items()}
     found = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
@@ -150,6 +156,10 @@ def over_ranks(sealed, kind):
     model = copy.deepcopy(sealed)
     if kind == "DDP":
         return DistributedDataParallel(model)
+    if kind == "FSDP1":
+        layers = ModuleWrapPolicy({type(layer) for layer in model.model.layers})
+        options = {"auto_wrap_policy": layers, "use_orig_params": True, "device_id": torch.device("cpu")}
+        return FullyShardedDataParallel(model, **options)
     if kind == "FSDP2":
         return shard_sealed(model)
     if kind == "FSDP2 with checkpointing":

@@ -17,7 +17,7 @@ from hermetic.errors import LossError, TrainError
 from hermetic.integrations.distributed import rank_step
 from hermetic.loss import ZeroSupervisedTokensWarning, packed_loss
 
-KINDS = ("DDP", "FSDP2", "FSDP2 with checkpointing", "FSDP2 sealed afterwards")
+KINDS = ("DDP", "FSDP1", "FSDP2", "FSDP2 with checkpointing", "FSDP2 sealed afterwards")
 BOUND = 1e-6
 """Relative. Llama keeps float64 throughout; Qwen3.5 computes its delta rule in float32."""
 

@@ -11,7 +11,8 @@ import torch.distributed
 from rank_helpers import on_ranks
 from ranks_cases import batches_of, inputs
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 import hermetic
 from hermetic.errors import SealError
@@ -42,8 +43,18 @@ def wrapped_by_torch(model):
     return fully_shard(model)
 
 
-def sealed_under_mixed_precision():
-    return hermetic.seal(fully_shard(ranks_cases.build_tiny("llama"), mp_policy=MixedPrecisionPolicy(torch.bfloat16)))
+def sharded_as(*, stored=torch.float32, computed=None):
+    """Each layer sharded, then the rest."""
+    model = ranks_cases.build_tiny("llama").to(stored)
+    policy = MixedPrecisionPolicy(param_dtype=computed)
+    for layer in model.model.layers:
+        fully_shard(layer, mp_policy=policy)
+    return fully_shard(model, mp_policy=policy)
+
+
+def wrapped_in_flat_parameters(model, **options):
+    policy = ModuleWrapPolicy(set(layer_types(model)))
+    return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"), **options)
 
 
 def sealed_otherwise(rank, llama):
@@ -63,7 +74,15 @@ def refusals(rank, folder):
         "wrapper": refusal(check_sharded, wrapped),
         "wrapper, run": refusal(lambda: wrapped(**inputs(batch)).logits.sum().backward()),
         "twice": refusal(shard_sealed, whole),
-        "mixed precision, sealed afterwards": refusal(sealed_under_mixed_precision),
+        "policy of low precision": refusal(lambda: hermetic.seal(sharded_as(computed=torch.bfloat16))),
+        "weights of low precision": refusal(lambda: hermetic.seal(sharded_as(stored=torch.bfloat16))),
+        "policy of float32": refusal(
+            lambda: hermetic.seal(sharded_as(stored=torch.bfloat16, computed=torch.float32)),
+        ),
+        "flat": refusal(lambda: hermetic.seal(wrapped_in_flat_parameters(ranks_cases.plain("llama")))),
+        "flat, inside": refusal(
+            lambda: hermetic.seal(wrapped_in_flat_parameters(ranks_cases.plain("llama"), use_orig_params=True).module)
+        ),
         "mixed precision": mixed(**inputs(batch)).logits.dtype == torch.bfloat16,
         "sharded": [name for name, module in whole.named_modules() if hasattr(module, "unshard")],
         "otherwise": refusal(shard_sealed, sealed_otherwise(rank, llama)),
@@ -101,7 +120,21 @@ def test_torchs_checkpoint_wrapper_around_such_a_module_is_refused_and_would_fai
 @pytest.mark.slow
 def test_a_model_that_was_sealed_before_runs_in_mixed_precision_and_is_not_sealed_afterwards(found):
     assert found["mixed precision"] is True
-    assert "LlamaForCausalLM" in found["mixed precision, sealed afterwards"]
+    for name in ("policy of low precision", "weights of low precision"):
+        assert found[name].startswith(
+            "FSDPLlamaForCausalLM is sharded by fully_shard and computes in torch.bfloat16; a seal is judged in float32"
+        )
+        assert "shard_sealed(hermetic.seal(model), mp_policy=...)" in found[name]
+    assert found["policy of float32"] is None
+
+
+@pytest.mark.slow
+def test_a_model_in_flat_parameters_is_refused_by_the_name_of_its_wrapper(found):
+    way_out = "expected the model before it is wrapped: FullyShardedDataParallel(hermetic.seal(model), ...)"
+    for name, where in (("flat", "FullyShardedDataParallel,"), ("flat, inside", " at model.layers.0,")):
+        assert "is wrapped in FullyShardedDataParallel" in found[name]
+        assert where in found[name]
+        assert way_out in found[name]
 
 
 @pytest.mark.slow
@@ -124,6 +157,22 @@ def run_sharded_inside(rank, _folder):
 def test_shards_inside_a_module_that_runs_document_by_document_would_fail_on_ranks_with_other_documents(tmp_path):
     with pytest.raises((torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException)):
         on_ranks(run_sharded_inside, tmp_path)
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`:UserWarning")
+@pytest.mark.usefixtures("one_rank")
+def test_what_a_seal_cannot_be_measured_on_is_refused_on_one_rank_as_on_two():
+    with pytest.raises(SealError, match=r"is wrapped in FullyShardedDataParallel, which keeps weights in one flat"):
+        hermetic.seal(wrapped_in_flat_parameters(ranks_cases.plain("llama")))
+    with pytest.raises(SealError, match=r"is sharded by fully_shard and computes in torch\.bfloat16"):
+        hermetic.seal(sharded_as(computed=torch.bfloat16))
 
 
 def test_a_model_that_is_not_sealed_is_neither_sharded_nor_passed():

@@ -7,10 +7,10 @@ Guarantee: a model that ``shard_sealed`` returns was sealed alike on all ranks, 
 often on one rank than on another. ``check_sharded`` looks for the same in a model that was sharded by hand.
 Price: one exchange of eight bytes between the ranks, once.
 
-Sealing before sharding is the way: it needs no other rank. After sharding it works as well, as long as all ranks seal
-at the same time and parameters are computed with as they are stored: under a mixed-precision policy the seal cannot be
-judged, and ``hermetic.seal`` refuses. A model that is sharded before it has weights (on the meta device) is therefore
-sealed once they are loaded.
+Sealing before sharding is the way: it needs no other rank. After ``fully_shard`` it works as well, as long as all ranks
+seal at the same time and the model computes in float32 or more; in low precision the seal cannot be judged, and
+``hermetic.seal`` refuses. A model that is sharded before it has weights (on the meta device) is therefore sealed once
+they are loaded. A model in the older ``FullyShardedDataParallel`` has to be sealed before it is wrapped.
 """
 
 import hashlib

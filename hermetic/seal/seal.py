@@ -26,6 +26,7 @@ from hermetic.seal.door import Close, Door, original_of, settings_of
 from hermetic.seal.judging import dtype_in_use, precision_of_trial
 from hermetic.seal.measure import evaluation
 from hermetic.seal.mixers import Dtypes, Mixers, dtypes_of
+from hermetic.seal.sharded import refuse_sharded
 from hermetic.seal.trial import LONGER, Measured, Trial
 from hermetic.seal.unpack import Unpacked, remove_all
 
@@ -106,6 +107,7 @@ def seal(model: Model, *, backend: str = "sdpa") -> Model:
             left as it was.
         BackendError: there is no such backend, or it cannot run where the model is.
     """
+    refuse_sharded(model)
     _refuse_unusable(backend, model)
     inner = _transformers_models(model)
     if not inner:
