@@ -54,7 +54,7 @@ gpu: $(READY)  ## run the GPU tests and the attention benchmark, write gpu-resul
 	$(RUN) benchmarks/gpu.py
 
 docs: $(READY)  ## build the documentation into site/
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 ifneq ($(READY),)
 # torch goes first and by its pin alone: pip then takes the build that its index or wheel folder offers, and the
