@@ -42,28 +42,17 @@ def _router(setup: Setup) -> Iterator[AuditFinding]:
 
 def _torch_context(setup: Setup) -> Iterator[AuditFinding]:
     for axis in setup.parallel:
-        if axis.kind != "torch" or not setup.joined:
+        if axis.kind != "torch" or setup.layout not in {"packed", "flattened"}:
             continue
-        yield from (
-            claim.finding("HM820")
-            for claim in in_versions(
-                Claim(
-                    what=f"context parallelism over {axis.size.text} devices puts the causal mask in the place of any "
-                    "other, so all documents of a row see each other",
-                    setting=axis.size,
-                    way_out="Leave packing off, or split rows with Ulysses (sp_size) and flash attention",
-                ),
-                setup.versions,
-                ("trl", "<", "1.11"),
-            )
-            if setup.stack == "trl"
+        claim = Claim(
+            what=f"context parallelism over {axis.size.text} devices puts the causal mask in the place of others, so "
+            "all documents of a row see each other",
+            setting=axis.size,
+            way_out="Leave packing off, or split rows with Ulysses (sp_size) and flash attention",
         )
-        if setup.stack != "trl":
-            yield Claim(
-                what=f"context parallelism over {axis.size.text} devices puts the causal mask in the place of others",
-                setting=axis.size,
-                way_out="Leave packing off",
-            ).finding("HM820")
+        refused = setup.stack == "trl" and setup.layout == "packed"  # since 1.11, and flattened batches are not
+        found = in_versions(claim, setup.versions, ("trl", "<", "1.11")) if refused else (claim,)
+        yield from (one.finding("HM820") for one in found)
 
 
 def _refused_context(setup: Setup) -> Iterator[Claim]:

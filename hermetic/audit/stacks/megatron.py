@@ -75,7 +75,7 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
         told="edges" if layout == "packed" else "nothing",
         attention=Attention(kind="thd", setting=_word(read, ("transformer_impl",), "transformer_engine")),
         capacity=capacity,
-        overflow=Overflow(policy="drop", asked=capacity.written, setting=capacity) if offline else None,
+        overflow=Overflow(policy="drop", asked=True, setting=capacity) if offline and capacity.written else None,
         rows_per_device=_number(read, _Names.rows, None),
         adapter=read.first("peft.peft_scheme", "model.peft.peft_scheme"),
         parallel=_parallel(read),
@@ -167,6 +167,10 @@ def _per_row(read: Reader, layout: Layout) -> tuple[Claim, ...]:
 
 
 def _refusals(read: Reader, layout: Layout, packing: Setting, *, offline: bool) -> tuple[Claim, ...]:
+    specs = next((name for name in read.settings if name.startswith(_SPECS[0])), None)
+    if specs and packing.value is False and "dataset.enable_offline_packing" in read.settings:
+        what = "offline_packing_specs are given, and enable_offline_packing is not set"
+        return (Claim(what=what, setting=packing, way_out="Set dataset.enable_offline_packing to true"),)
     if layout != "packed":
         return ()
     rows = _number(read, _Names.rows, None)
@@ -177,10 +181,6 @@ def _refusals(read: Reader, layout: Layout, packing: Setting, *, offline: bool) 
     if not offline and rows.value == 1:
         what = "packing inside of a batch joins the documents of a micro-batch, and there is one"
         found.append(Claim(what=what, setting=rows, way_out="Set micro_batch_size above 1, or pack offline"))
-    specs = next((name for name in read.settings if name.startswith(_SPECS[0])), None)
-    if specs and "dataset.enable_offline_packing" in read.settings and not packing.value:
-        what = "offline_packing_specs are given, and enable_offline_packing is not set"
-        found.append(Claim(what=what, setting=packing, way_out="Set dataset.enable_offline_packing to true"))
     return (*found, *_refused_with_context_parallel(read))
 
 

@@ -113,7 +113,7 @@ class Reader:
                 setting=setting,
                 way_out="Write true or false without quotes",
             )
-            self.misread.append(claim)
+            self.misread += [] if claim in self.misread else [claim]
 
     def _number(self, setting: Setting) -> Any:
         value = setting.value

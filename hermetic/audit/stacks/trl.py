@@ -129,7 +129,7 @@ def _unread(layout: Layout, strategy: Setting, attention: Attention, versions: V
                 certainty="likely",
             ),
         )
-    if strategy.value == "bfd_split":  # no TRL that leaves the positions out has it
+    if strategy.value not in {"bfd", "ffd"}:  # no TRL that leaves the positions out has the others
         return ()
     claim = Claim(
         what=f"the collator hands no positions to {attention.setting.text}, so the row is one document to it",
