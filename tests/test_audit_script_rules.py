@@ -127,6 +127,10 @@ CACHE = [
         name="a cache: in a Trainer, which turns it off",
         text=FLAT.replace("@", "") + "\nfrom transformers import Trainer\nTrainer(model)\n",
     ),
+    Case(
+        name="a cache: flash attention is set later",
+        text=FLAT.replace("@", "") + "\nmodel.config._attn_implementation = 'flash_attention_2'\n",
+    ),
     Case(name="a cache: turned off later", text=FLAT.replace("@", "") + "\nmodel.config.use_cache = False\n"),
     Case(
         name="a cache: turned off in the call",
@@ -586,7 +590,13 @@ WEIGHTS = [
         """,
         by_name=("(model(**batch).loss / accumulation_steps).backward()", ("HM540",)),
         by_number=("loss = model(**batch).loss / 8\n        loss.backward()", ("HM540",)),
-        shown=("loss = model(**batch).loss\n        loss.backward()\n        show(loss / 2)", ("HM540",)),
+        in_place=(
+            "loss = model(**batch).loss\n        loss /= accumulation_steps\n        loss.backward()",
+            ("HM540",),
+        ),
+        by_accelerate=("loss = model(**batch).loss / 8\n        accelerator.backward(loss)", ("HM540",)),
+        shown=("loss = model(**batch).loss\n        loss.backward()\n        show(loss.item() / 2)", ()),
+        shown_by_name=("loss = model(**batch).loss\n        loss.backward()\n        mean = loss / 2", ()),
         told=("loss = model(**batch, num_items_in_batch=n).loss / accumulation_steps\n        loss.backward()", ()),
         no_accumulation=("model(**batch).loss.backward()", ()),
         by_one=("loss = model(**batch).loss / 1\n        loss.backward()", ()),

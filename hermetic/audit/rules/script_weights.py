@@ -66,10 +66,7 @@ def mean_of_micro_batches(script: Script) -> Iterator[AuditFinding]:
     if has_trainer(script) or not packs(script) or not builds_transformers_model(script) or _is_told_the_number(script):
         return
     for node in script.names.nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_a_mean_loss(node.left, script):
-            steps = script.value(node.right)
-            if not (_is_backed(node, script) and (_counts_steps(node.right) or (isinstance(steps, int) and steps > 1))):
-                continue
+        if _is_a_share(node, script) and _is_backed(node, script):
             yield script.finding(
                 "HM540",
                 node,
@@ -97,10 +94,27 @@ def _is_a_mean_loss(node: ast.expr, script: Script) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "loss"
 
 
+def _is_a_share(node: ast.AST, script: Script) -> bool:
+    """A mean loss that is divided by the number of micro-batches: ``loss / steps`` or ``loss /= steps``."""
+    if not isinstance(node, (ast.BinOp, ast.AugAssign)) or not isinstance(node.op, ast.Div):
+        return False
+    whole, by = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.target, node.value)
+    steps = script.value(by)
+    return _is_a_mean_loss(whole, script) and (_counts_steps(by) or (isinstance(steps, int) and steps > 1))
+
+
 def _is_backed(node: ast.AST, script: Script) -> bool:
-    """Whether it is in a loop that calls ``backward``."""
-    loop = loop_around(node, script.names)
-    return loop is not None and any(isinstance(one, ast.Attribute) and one.attr == "backward" for one in ast.walk(loop))
+    """Whether it goes into ``backward`` in a loop, itself or by the name that it is given."""
+    parent = script.names.parents.get(node)
+    assigned = parent.targets[0] if isinstance(parent, ast.Assign) else None
+    named = node.target if isinstance(node, ast.AugAssign) else assigned
+    name = named.id if isinstance(named, ast.Name) else None
+    return any(
+        script.names.function_of(call.node) is script.names.function_of(node)
+        and loop_around(call.node, script.names) is not None
+        and any(one is node or (isinstance(one, ast.Name) and one.id == name) for one in ast.walk(call.node))
+        for call in script.named("backward")
+    )
 
 
 def _counts_steps(node: ast.expr) -> bool:

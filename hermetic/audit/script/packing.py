@@ -177,7 +177,14 @@ def implementations(script: Script) -> set[object]:
     keys = {"attn_implementation", "_attn_implementation"}
     given = [word.value for call in script.calls for word in call.node.keywords if word.arg in keys]
     setters = [call.node.args[0] for call in script.named("set_attn_implementation") if call.node.args]
-    return {_hashable(script.value(value)) for value in (*given, *setters)}
+    spots = (
+        one
+        for here in script.names.bindings.values()
+        for name, found in here.items()
+        for one in found
+        if name.endswith("._attn_implementation")
+    )
+    return {_hashable(script.value(value)) for value in (*given, *setters, *(one.value for one in spots))}
 
 
 def _hashable(value: object) -> object:
