@@ -213,6 +213,14 @@ def test_two_rules_of_one_code_or_of_one_name_or_of_no_topic_cannot_be_loaded():
         by_code([replace(first, code="HM901")])
 
 
+def test_no_module_of_rules_is_forgotten():
+    folder = ROOT / "hermetic" / "audit" / "rules"
+    modules = [importlib.import_module(f"hermetic.audit.rules.{path.stem}") for path in folder.glob("*_*.py")]
+    told = [rule.code for module in modules for rule in getattr(module, "RULES", ())]
+
+    assert sorted(told) == list(RULES)
+
+
 def test_rules_are_in_order_and_cannot_be_changed():
     assert list(RULES) == sorted(RULES)
     assert {code[:3] for code in RULES} <= TOPICS.keys()
@@ -241,6 +249,11 @@ def test_what_the_probe_and_the_doctor_find_is_explained_with_a_number():
 @pytest.mark.parametrize("text", ["HM101", "hm101", " HM101\n"])
 def test_a_rule_is_found_by_its_code_in_any_case(text):
     assert explain(text) is RULES["HM101"]
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_a_rule_stands_in_a_module_of_its_kind_so_that_it_is_found_without_the_others(code):
+    assert explain(code) is RULES[code]
 
 
 def test_an_unknown_code_is_an_error_that_names_the_closest():

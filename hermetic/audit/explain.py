@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from hermetic.audit.rule import Door, Example, Rule
-from hermetic.audit.rules import RULES, TOPICS
+from hermetic.audit.rules import TOPICS, rule_of
 from hermetic.errors import AuditError
 
 if TYPE_CHECKING:
@@ -64,22 +64,23 @@ def explain(code: str) -> Rule:
         >>> explain("HM101").name
         'mask-of-ones'
     """
-    rule = RULES.get(code.strip().upper())
+    rule = rule_of(code.strip().upper())
     if rule is None:
-        near = _near(code.strip().upper())
-        closest = ", ".join(f"{one} ({RULES[one].name})" for one in near)
+        closest = ", ".join(f"{one.code} ({one.name})" for one in _near(code.strip().upper()))
         raise AuditError(
             f"rule {code!r} is unknown; expected a code of hermetic explain --list"
-            + (f". The closest are {closest}" if near else "")
+            + (f". The closest are {closest}" if closest else "")
         )
     return rule
 
 
-def _near(code: str) -> list[str]:
-    """Up to three codes: the nearest in number, or in spelling where it is no code at all."""
+def _near(code: str) -> list[Rule]:
+    """Up to three rules: of the nearest numbers, or of the nearest spelling where it is no code at all."""
+    from hermetic.audit.rules import RULES
+
     if re.fullmatch(r"HM[0-9]{3}", code):
-        return sorted(RULES, key=lambda one: abs(int(one[2:]) - int(code[2:])))[:3]
-    return difflib.get_close_matches(code, RULES, n=3)
+        return sorted(RULES.values(), key=lambda rule: abs(int(rule.code[2:]) - int(code[2:])))[:3]
+    return [RULES[one] for one in difflib.get_close_matches(code, RULES, n=3)]
 
 
 def topic_of(rule: Rule) -> str:

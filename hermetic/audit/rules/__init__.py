@@ -6,6 +6,7 @@ Price: some milliseconds, for the rules are text, and only when ``RULES`` is ask
 """
 
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
@@ -51,6 +52,10 @@ _MODULES: Final = (
 )
 
 
+_KINDS: Final = ("measured", "setup", "script", "batch", "folder")
+"""What the names of modules start with, by their codes' last two digits: twenty for each."""
+
+
 def by_code(rules: Iterable[Rule]) -> Mapping[str, Rule]:
     """Rules by code, in the order of the codes; two of one code or of one name are an error of ours."""
     ordered = sorted(rules, key=lambda rule: rule.code)
@@ -69,8 +74,15 @@ if TYPE_CHECKING:
 
 
 @functools.cache
-def _rules() -> Mapping[str, Rule]:
-    return by_code(rule for name in _MODULES for rule in import_module(f"{__name__}.{name}").RULES)
+def _rules(kind: str = "") -> Mapping[str, Rule]:
+    """The rules of modules whose names start so."""
+    names = (name for name in _MODULES if name.startswith(kind))
+    return by_code(rule for name in names for rule in import_module(f"{__name__}.{name}").RULES)
+
+
+def rule_of(code: str) -> Rule | None:
+    """The rule of a code, for which no modules are imported but those of its kind; ``None`` if there is none."""
+    return _rules(_KINDS[int(code[-2:]) // 20]).get(code) if re.fullmatch(r"HM[0-9]{3}", code) else None
 
 
 def __getattr__(name: str) -> Any:
