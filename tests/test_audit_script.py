@@ -137,6 +137,16 @@ def test_versions_decide_what_depends_on_them_and_are_named_otherwise():
     assert said(trl="0.18.2") == {("HM120", "certain", None)}
 
 
+def test_a_setting_of_a_wrong_type_is_a_note_and_a_version_that_is_none_an_error():
+    text = "from trl import SFTConfig\nSFTConfig(packing=True, max_length='long')"
+    said = read(text)
+
+    assert said.findings == ()
+    assert said.notes == ("script.py:2:25 SFTConfig(max_length) is 'long'; TRL expects a number there. Correct it",)
+    with pytest.raises(AuditError, match="version 'newest' is no version"):
+        read(text, versions={"trl": "newest"})
+
+
 def test_a_sealed_model_takes_the_isolation_findings_away_and_leaves_the_others():
     text = """
     from trl import DPOConfig, SFTConfig

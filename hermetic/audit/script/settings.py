@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from hermetic.audit.script.packing import implementations, packs_by_trl, restarts, rows
 from hermetic.audit.script.script import EDGES, Call, Script
-from hermetic.audit.setup import UNKNOWN, Attention, Model, Setting, Setup, Versions
+from hermetic.audit.setup import UNKNOWN, Attention, Model, Setting, Setup, Versions, number_of_version
 from hermetic.audit.stacks import trl
 from hermetic.audit.stacks.families import model_of, type_by_name
 from hermetic.audit.stacks.reading import Reader, attention_of
 from hermetic.audit.stacks.trainer import trainer_facts
+from hermetic.errors import AuditError
 
-_OF_TRL: Final = ("SFTConfig",)
 _TELLING: Final = frozenset(
     {"packing", "packing_strategy", "padding_free", "attn_implementation", "model_init_kwargs", "use_cache"}
 )
@@ -45,16 +45,29 @@ class Read:
 
 
 def setups_of(script: Script, versions: Versions) -> Read:
-    """Every configuration that is made in a script, as a setup."""
-    setups, notes = [], []
-    for call in script.named(*_OF_TRL, of=("trl",)):
+    """Every configuration that is made in a script, as a setup; one that its stack would refuse is a note.
+
+    Raises:
+        AuditError: a version is none.
+    """
+    for version in versions.values():
+        number_of_version(version)
+    setups: list[Setup] = []
+    notes = [*_of_preferences(script), *_unread_models(script)]
+    for call in script.named("SFTConfig", of=("trl",)):
         settings, unread = settings_of(call, script)
         notes += unread
-        setups.append(_of_trl({**_of_model(script), **settings}, script, versions))
-    notes += _of_preferences(script)
-    flattened = _flattened(script, versions)
-    notes += _unread_models(script)
-    return Read(setups=(*setups, *([flattened] if flattened else [])), notes=tuple(dict.fromkeys(notes)))
+        try:
+            setups.append(_of_trl({**_of_model(script), **settings}, script, versions))
+        except AuditError as error:
+            notes.append(str(error))
+    try:
+        flattened = _flattened(script, versions)
+    except AuditError as error:
+        notes.append(str(error))
+    else:
+        setups += [flattened] if flattened else []
+    return Read(setups=tuple(setups), notes=tuple(dict.fromkeys(notes)))
 
 
 def _of_preferences(script: Script) -> Iterator[str]:
