@@ -69,6 +69,7 @@ SURFACE = {
         "--png",
         "--json",
     },
+    "audit": {"--batch", "--stack", "--with", "--sarif", "--html", "--json"},
     "explain": {"--list", "--json"},
     "probe": {
         "--seal",
@@ -133,6 +134,7 @@ ARGUMENTS = {
     "inspect": ["folder"],
     "export": ["folder"],
     "show": ["subject"],
+    "audit": ["target"],
     "explain": ["code"],
     "probe": ["model"],
     "doctor": ["command"],
