@@ -42,9 +42,9 @@ def audit(
     html: Annotated[Path | None, typer.Option(help="Write the report here as a page.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read a configuration, script, command, batch or packed folder, and say what is wrong with it.
+    """Say what packing does wrong in a setup, script, batch or folder.
 
-    Nothing is run, and no model is loaded. The exit code is 0 if nothing was found, 1 on a finding, 2 if it cannot be
+    It is read: nothing is run, and no model is loaded. The exit code is 0 if nothing was found, 1 on a finding, 2 if it cannot be
     read.
     """
     report = _audited(target or [], batch, stack, _versions(versions or []))
