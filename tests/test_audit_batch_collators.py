@@ -2,14 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import DataCollatorWithFlattening
+from transformers import DataCollatorWithFlattening, DynamicCache
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
+import hermetic
 from hermetic.audit import AuditReport
 from hermetic.audit.batch.audit import audit_batch
 from hermetic.audit.batch.names import EDGES, PADDED_EDGES, PER_TOKEN
+from hermetic.batch.dialects import additive_mask
 from hermetic.errors import AuditError
 
 DOCUMENTS = [
@@ -83,3 +86,74 @@ def test_any_tensors_with_known_names_are_audited_or_refused_and_nothing_else_ha
     sound = isinstance(report, AuditReport) and AuditReport.from_dict(report.to_dict()) == report
 
     assert sound or "expected" in str(report)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("answers", [[[41, 42], [51]], [[41, 42, 43, 44, 45], [51, 52, 53, 54, 55]], [[41] * 7, [51]]])
+def test_labels_of_an_encoder_and_decoder_are_another_row_whatever_their_length(side, answers):
+    ids, mask = [[11, 12, 13, 0, 0], [21, 22, 23, 24, 25]], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+    width = max(map(len, answers))
+    labels = [[*answer, *[-100] * (width - len(answer))] for answer in answers]
+    if side == "left":
+        ids, mask = ([row[::-1] for row in rows] for rows in (ids, mask))
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+    assert codes(batch) == []
+    assert codes(batch | {"decoder_input_ids": [[0, *row[:-1]] for row in labels]}) == []
+
+
+@pytest.mark.parametrize("labels", [[[5, 6, 7]], [[6, 7, 8]], [[-100, 7, 8, 9, -100]]])
+def test_labels_of_other_lengths_that_are_the_tokens_of_the_row_are_a_mistake(labels):
+    assert codes({"input_ids": [[5, 6, 7, 8]], "labels": labels}) == [("HM660", "certain")]
+
+
+def test_a_batch_that_goes_on_after_a_cache_has_a_longer_mask_and_later_positions():
+    step = {
+        "input_ids": torch.tensor([[7], [8]]),
+        "attention_mask": torch.ones(2, 6),
+        "position_ids": torch.tensor([[5], [5]]),
+        "use_cache": True,
+    }
+
+    assert codes(step | {"past_key_values": DynamicCache()}) == []
+    assert codes(step) == [("HM660", "certain"), ("HM262", "likely")]
+
+
+@pytest.mark.parametrize("values", [[0.5, 1.0], [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]])
+def test_labels_that_are_scores_are_no_tokens_unless_there_is_one_for_each(values):
+    batch = {"input_ids": torch.ones(2, 6, dtype=torch.long), "attention_mask": torch.ones(2, 6)}
+
+    assert codes(batch | {"labels": torch.tensor(values)}) == []
+    with pytest.raises(AuditError, match=r"labels has dtype torch.float32, expected whole numbers"):
+        audit_batch(batch | {"labels": torch.ones(2, 6)})
+
+
+def test_labels_below_zero_are_not_learned_whichever_number_says_so():
+    batch = {"input_ids": [[4, 5, 6, 7, 8, 9]], "position_ids": [[0, 1, 2, 0, 1, 2]]}
+
+    assert codes(batch | {"labels": [[-1, 5, 6, -1, 8, 9]]}) == []
+    assert codes(batch | {"labels": [[-1, 5, 6, 7, 8, 9]]}) == [("HM401", "certain")]
+
+
+PAIRS = {"input_ids": torch.arange(10, 18)[None], "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])}
+SOUND = additive_mask(hermetic.Boundaries.from_lengths([3, 5]), dtype=torch.float32)
+
+
+def test_a_slope_for_each_head_hides_nothing_and_a_hole_in_any_head_or_a_low_wall_is_found():
+    behind = torch.arange(8)[:, None] - torch.arange(8)
+    slopes = torch.stack([torch.where(SOUND[0, 0] == 0, -slope * behind, SOUND[0, 0]) for slope in (1.5, 0.25)])[None]
+    hole = SOUND.repeat(1, 2, 1, 1)
+    hole[0, 1, 7, 0] = 0
+
+    assert codes(PAIRS | {"attention_mask": slopes}) == []
+    assert codes(PAIRS | {"attention_mask": hole}) == [("HM173", "certain")]
+    assert ("HM603", "certain") in codes(PAIRS | {"attention_mask": SOUND.clamp(min=-5)})
+
+
+RAGGED = torch.nested.nested_tensor([torch.arange(3)], layout=torch.jagged)
+
+
+@pytest.mark.parametrize("tensor", [torch.eye(3).long().to_sparse(), RAGGED])
+def test_tensors_without_rows_are_refused(tensor):
+    with pytest.raises(AuditError, match="input_ids is sparse or nested, expected values in rows"):
+        audit_batch({"input_ids": tensor})

@@ -29,6 +29,8 @@ VARLEN: Final = "variable-length kernels"
 STATE: Final = "kernels told by numbers"
 COLUMN: Final = "TRL's collator"
 
+_NO_WEIGHT: Final = -100.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
@@ -218,17 +220,17 @@ def whole_rows(batch: BatchTensors) -> tuple[Edges, ...]:
 def over_pairs(batch: BatchTensors) -> list[Bools] | None:
     """What tokens see under a mask over pairs, a ``[S, S]`` for each row; ``None`` for any other mask.
 
-    Of several heads the first is asked. Booleans say it; numbers do where they are above half of the lowest, but a mask
-    of ones and zeros is read as booleans.
+    Of several heads what any of them sees. Booleans say it; numbers, which are added to scores, do where they are above
+    -100, for e**-100 is no weight in 32 bits; a mask of ones and zeros is read as booleans.
     """
     tensor = batch.tensors.get(MASK)
     if tensor is None or tensor.values.ndim < 3 or tensor.values.shape[-1] != tensor.values.shape[-2]:
         return None
     values, width = tensor.values, tensor.values.shape[-1]
-    rows = values.reshape(values.shape[0], -1, width, width)[:, 0]
+    rows = values.reshape(values.shape[0], -1, width, width).max(axis=1)
     if (np.diff(batch.rows) != width).any() or len(rows) not in {1, batch.num_rows}:
         return None
-    sees = rows != 0 if is_of_ones(tensor.values) else rows > -1.0  # added to scores: 0 lets through
+    sees = rows != 0 if is_of_ones(tensor.values) else rows > _NO_WEIGHT
     return [sees[min(row, len(rows) - 1)] for row in range(batch.num_rows)]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hermetic.audit.batch.facts import BatchFacts, View, after_padding, listed, text_positions
-from hermetic.audit.batch.names import FLASH, LABELS, MASK, PADDED_EDGES, POSITIONS, TOKENS
+from hermetic.audit.batch.names import FLASH, LABELS, MASK, PADDED_EDGES, PAST, POSITIONS, TOKENS
 from hermetic.audit.batch.tensors import Bools, Ints
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.readings import edges_by_minimum, edges_by_steps, stream_edges, text_plane
@@ -130,7 +130,7 @@ def jumps(facts: BatchFacts) -> Iterator[AuditFinding]:
 def first_positions(facts: BatchFacts) -> Iterator[AuditFinding]:
     """HM262: documents that start at different positions, or all at one that no model counts from."""
     found = text_positions(facts)
-    if found is None:
+    if found is None or facts.batch.settings.get(PAST):
         return
     name, positions = found
     slots = np.flatnonzero(facts.starts & _restarts(facts, positions))

@@ -48,9 +48,15 @@ FLASH: Final = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"
 OTHERS: Final = ("loss_mask", "completion_mask", "assistant_masks", "token_type_ids", "special_tokens_mask")
 """Per token as well, and silent about boundaries."""
 
+DECODER: Final = ("decoder_input_ids",)
+"""Beside these, ``labels`` are of another row than ``input_ids``."""
+
+PAST: Final = "past_key_values"
+"""What was read before: then a mask is longer than the tokens, and positions go on."""
+
 PER_TOKEN: Final = (*TOKENS, *LABELS, *SHIFTED_LABELS, *POSITIONS, *NUMBERS, MASK, *OTHERS)
 EDGE_LIKE: Final = (*EDGES, *PADDED_EDGES, *LENGTHS)
 SETTINGS: Final = (*LONGEST, "use_cache")
-KNOWN: Final = frozenset((*PER_TOKEN, *EDGE_LIKE))
+KNOWN: Final = frozenset((*PER_TOKEN, *EDGE_LIKE, *DECODER))
 WHOLE_NUMBERS: Final = KNOWN - {MASK, *OTHERS}
 """Names whose values have to be integers; masks may be booleans or numbers."""

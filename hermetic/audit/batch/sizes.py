@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from hermetic.audit.batch.facts import BatchFacts
-from hermetic.audit.batch.names import LABELS, MASK, POSITIONS, TOKENS
+from hermetic.audit.batch.labels import of_a_decoder
+from hermetic.audit.batch.names import LABELS, MASK, PAST, POSITIONS, TOKENS
 from hermetic.audit.batch.tensors import Tensor, per_token
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.readings import over_pairs, positions_of, starts_fit
@@ -34,6 +35,10 @@ def _has_one_for_each(facts: BatchFacts, tensor: Tensor) -> bool:
         return True
     if tensor.name in LABELS and tensor.values.ndim == 1:
         return tensor.values.size in {facts.batch.num_rows, len(facts.lengths)}  # classes of rows or of documents
+    if tensor.name in LABELS and of_a_decoder(facts.batch):
+        return True
+    if tensor.name == MASK and facts.batch.settings.get(PAST):
+        return True  # over what was read before, too
     if tensor.name in POSITIONS:
         return positions_of(facts.batch, tensor.name) is not None or starts_fit(facts.batch, tensor)
     return tensor.name == MASK and over_pairs(facts.batch) is not None

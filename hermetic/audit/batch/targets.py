@@ -90,7 +90,7 @@ def on_padding(facts: BatchFacts) -> Iterator[AuditFinding]:
     """HM461: labels on padded slots."""
     for labels in facts.labels:
         wrong = labels.supervised & ~facts.real
-        if wrong.any():
+        if labels.offset is not None and wrong.any():
             slot = int(np.argmax(wrong))
             yield facts.finding(
                 "HM461",

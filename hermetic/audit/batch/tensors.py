@@ -21,6 +21,7 @@ from hermetic.audit.batch.names import (
     LENGTHS,
     MASK,
     NUMBERS,
+    PAST,
     PER_TOKEN,
     POSITIONS,
     SETTINGS,
@@ -57,7 +58,7 @@ class BatchTensors:
     file: str | None
     tensors: Mapping[str, Tensor]
     settings: Mapping[str, Any]
-    """Plain values: ``use_cache``, the longest lengths."""
+    """Plain values: ``use_cache``, the longest lengths; ``past_key_values`` is True where something was read before."""
     rows: Ints
     """``[B + 1]``: row ``i`` is the slots from edge ``i`` up to edge ``i + 1``."""
     tail: int | None = None
@@ -152,6 +153,8 @@ def tensors_of(batch: Any, *, name: str | None = None, file: str | None = None) 
         )
     tensors = [tensor_of(key, mapping[key], where=subject) for key in mapping if key in KNOWN]
     settings = {key: _setting(key, mapping[key], subject) for key in SETTINGS if mapping.get(key) is not None}
+    if mapping.get(PAST) is not None:
+        settings[PAST] = True
     found = assembled([tensor for tensor in tensors if tensor], settings, subject=subject, file=file)
     return found if mapping is batch else replace(found, tail=batch.boundaries.num_tokens)
 
@@ -170,7 +173,13 @@ def assembled(found: list[Tensor], settings: Mapping[str, Any], *, subject: str,
             f"{', '.join(sorted(tensors)) or 'nothing that is known'}), expected {TOKENS[0]} of shape [T] or [B, S], "
             "and labels, position_ids or others beside it; pass the batch that the model is called with"
         )
-    return BatchTensors(subject=subject, file=file, tensors=tensors, settings=settings, rows=rows)
+    batch = BatchTensors(subject=subject, file=file, tensors=tensors, settings=settings, rows=rows)
+    scores = [name for name in LABELS if name in tensors and tensors[name].values.dtype.kind == "f"]
+    for name in scores:
+        if batch.fits(name):
+            raise _not_whole(tensors[name], subject)
+    kept = {name: tensor for name, tensor in tensors.items() if name not in scores}  # of a regression: no tokens
+    return replace(batch, tensors=kept)
 
 
 def _rows(tensors: Mapping[str, Tensor]) -> Ints | None:
@@ -218,6 +227,8 @@ def tensor_of(name: str, value: Any, *, where: str, ragged: bool = False) -> Ten
 def _from_torch(name: str, value: Any, where: str) -> Tensor:
     if value.device.type == "meta":
         raise AuditError(f"{where}, {name} is on the device meta, expected values; make the batch on a real device")
+    if value.layout is not sys.modules["torch"].strided or value.is_nested:
+        raise AuditError(f"{where}, {name} is sparse or nested, expected values in rows; pass its to_dense()")
     host = value.detach().cpu()
     host = host.float() if host.is_floating_point() else host  # NumPy has no bfloat16
     return Tensor(name=name, values=host.numpy(), dtype=str(value.dtype), device=str(value.device))
@@ -255,13 +266,10 @@ def _plain(name: str, value: Any, where: str) -> NDArray[Any]:
 
 
 def _checked(tensor: Tensor, where: str) -> Tensor:
-    kinds = "iu" if tensor.name in WHOLE_NUMBERS else "iufb"
+    kinds = "iuf" if tensor.name in LABELS else "iu" if tensor.name in WHOLE_NUMBERS else "iufb"
     kind = tensor.values.dtype.kind
     if kind not in kinds:
-        raise AuditError(
-            f"{where}, {tensor.name} has dtype {tensor.dtype or tensor.values.dtype}, expected "
-            f"{'whole numbers' if tensor.name in WHOLE_NUMBERS else 'numbers or booleans'}; check where it was made"
-        )
+        raise _not_whole(tensor, where)
     allowed = (1, 2) if tensor.name in EDGE_LIKE else (1, 2, 3, 4)
     if tensor.values.ndim not in allowed:
         raise AuditError(
@@ -269,6 +277,13 @@ def _checked(tensor: Tensor, where: str) -> Tensor:
             "dimensions; pass the batch as the model is called with it"
         )
     return tensor
+
+
+def _not_whole(tensor: Tensor, where: str) -> AuditError:
+    return AuditError(
+        f"{where}, {tensor.name} has dtype {tensor.dtype or tensor.values.dtype}, expected "
+        f"{'whole numbers' if tensor.name in WHOLE_NUMBERS else 'numbers or booleans'}; check where it was made"
+    )
 
 
 def _setting(name: str, value: Any, where: str) -> Any:
