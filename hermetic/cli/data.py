@@ -54,7 +54,7 @@ def plan(
     save: Annotated[Path | None, typer.Option(help="Write the plan here, for hermetic.Plan.load.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan rows from lengths alone and say how near the optimum they are.
+    """Plan rows from lengths alone; say how near the optimum they are.
 
     The exit code is 1 when the plan loses tokens.
     """

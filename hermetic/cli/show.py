@@ -37,7 +37,7 @@ def show(
     png: Annotated[Path | None, typer.Option(help="Write the picture here as PNG.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw a row: its documents, and which tokens each token may read, by each backend.
+    """Draw a row: its documents, and what each of its tokens may read.
 
     It draws and judges nothing: the exit code is 0. To have a batch or a folder judged, use `hermetic audit`.
     """
