@@ -56,7 +56,7 @@ def compare(
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train padded, naive and sealed on the same documents, and compare.
+    """Train padded, naive and sealed arms, and say how they differ.
 
     The same documents in the same order and steps, over several seeds: losses with their spread, what part of the
     naive loss is the context of other documents, gradients, speed and memory. An arm that the model cannot run is
