@@ -157,3 +157,38 @@ RAGGED = torch.nested.nested_tensor([torch.arange(3)], layout=torch.jagged)
 def test_tensors_without_rows_are_refused(tensor):
     with pytest.raises(AuditError, match="input_ids is sparse or nested, expected values in rows"):
         audit_batch({"input_ids": tensor})
+
+
+def test_padded_rows_of_images_and_text_without_a_mask_are_not_taken_for_packed_ones():
+    rows = [[[0, 1, 1, 3, 4, 0, 0], [0, 1, 2, 3, 4, 5, 6]], [[0, 1, 2, 3, 4, 0, 0], [0, 1, 2, 3, 4, 5, 6]]]
+    batch = {
+        "input_ids": [[9, 7, 7, 5, 6, 0, 0], [9, 1, 2, 3, 4, 5, 6]],
+        "labels": [[9, -100, -100, 5, 6, -100, -100], [9, 1, 2, 3, 4, 5, 6]],
+        "position_ids": [rows[0], rows[0], rows[1]],
+    }
+    packed = {"input_ids": [[9, 7, 7, 5, 9, 6]], "position_ids": [[[0, 1, 1, 3, 0, 1]]] * 2 + [[[0, 1, 2, 3, 0, 1]]]}
+
+    assert codes(batch) == []
+    assert codes(packed) == [("HM171", "depends on version")]
+
+
+def test_labels_on_seams_of_a_column_are_only_likely_for_a_collator_may_mask_them():
+    row = {"input_ids": [5, 6, 7, 8], "labels": [5, 6, 7, 8], "seq_lengths": [2, 2]}
+    collator = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+
+    assert codes(row) == [("HM401", "likely")]
+    assert codes(collator([row])) == []
+
+
+def test_edges_of_64_bits_are_certainly_wrong_only_under_a_name_that_no_kernel_of_64_bits_reads():
+    ids, edges = {"input_ids": np.arange(5)[None]}, np.array([0, 3, 5])
+
+    assert codes(ids | {"cu_seqlens": edges}) == [("HM163", "depends on version")]
+    assert codes(ids | {"cu_seqlens_q": edges}) == [("HM163", "certain")]
+
+
+def test_ends_that_lost_their_labels_to_padding_are_found_where_the_padding_is_a_segment():
+    batch = {"input_ids": [[5, 2, 6, 2, 7, 2, 2, 2]], "cu_seqlens": [0, 4, 6, 8]}
+
+    assert codes(batch | {"labels": [[-100, -100, 6, -100, -100, -100, -100, -100]]}) == [("HM463", "likely")]
+    assert codes(batch | {"labels": [[-100, 2, 6, 2, -100, 2, -100, -100]]}) == []

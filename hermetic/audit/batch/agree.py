@@ -174,7 +174,8 @@ def _padded_runs(facts: BatchFacts) -> Iterator[tuple[int, int]]:
 def _tail_views(facts: BatchFacts) -> Iterator[View]:
     """Views in which padding would be documents: of positions only those that transformers looks at."""
     mask = facts.batch.flat(MASK)
-    unread = POSITIONS if mask is not None and not mask.all() else POSITIONS[1:]
+    hidden = (mask is not None and not mask.all()) or text_positions(facts) is None
+    unread = POSITIONS if hidden else POSITIONS[1:]
     return (view for view in facts.views if view.name not in unread and view.name != MASK)
 
 
@@ -276,12 +277,17 @@ def planes_without_text(facts: BatchFacts) -> Iterator[AuditFinding]:
     if name is None or batch.tensors[name].values.ndim != 3 or not facts.packed or MASK in batch.tensors:
         return
     planes = batch.tensors[name].values
-    if len(planes) > 1 and text_plane(planes) is None:
+    seams = facts.seams.copy()
+    for low, high in _blank_runs(facts):
+        seams[low:high] = False  # padding, as it seems, and nobody looks at it
+    told = all(name in batch.tensors or name in batch.settings for name in FLASH)
+    if seams.any() and len(planes) > 1 and text_plane(planes) is None:
         yield facts.finding(
             "HM171",
             name,
             certainty="depends on version",
-            versions="transformers 5, with models of Qwen2-VL's kind",
+            versions="transformers 5, with models of Qwen2-VL's kind"
+            f"{', but for flash attention, which takes the edges' if told else ''}",
             what=f"{name} have {len(planes)} planes and none for text: transformers then looks for no documents",
             value=f"shape {list(planes.shape)}",
             way_out="Put a plane in front that counts tokens from 0 in each document: [text, time, height, width]",

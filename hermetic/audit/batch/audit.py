@@ -118,7 +118,7 @@ def _read(documents: tuple[tuple[int, ...], ...] | None) -> str:
         return "nothing"
     count = sum(max(len(row) - 1, 0) for row in documents)
     rows = "; ".join(listed(row) for row in documents[:4])
-    return f"{count:,} documents, edges {rows}{'; ...' if len(documents) > 4 else ''}"
+    return f"{count:,} document{'' if count == 1 else 's'}, edges {rows}{'; ...' if len(documents) > 4 else ''}"
 
 
 def _notes(facts: BatchFacts) -> list[str]:

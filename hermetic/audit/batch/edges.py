@@ -11,6 +11,8 @@ from hermetic.audit.finding import AuditFinding
 from hermetic.audit.readings import rows_of_lists, stream_edges
 
 _WITH_INT32 = (*EDGES, *PADDED_EDGES, "seq_idx")
+_ALSO_64_BITS = "cu_seqlens"
+"""What flash-linear-attention calls its edges, too, and takes as 64-bit integers."""
 
 
 def _all_edges(facts: BatchFacts) -> Iterator[tuple[str, Ints]]:
@@ -99,9 +101,12 @@ def kernel_dtype(facts: BatchFacts) -> Iterator[AuditFinding]:
         away = home is not None and tensor.device is not None and tensor.device != home
         if wrong or away:
             found = tensor.dtype if wrong else f"on {tensor.device}, with the tokens on {home}"
+            some = name == _ALSO_64_BITS and not away
             yield facts.finding(
                 "HM163",
                 name,
+                certainty="depends on version" if some else "certain",
+                versions="flash-attention and its like; flash-linear-attention takes 64 bits" if some else None,
                 what=f"{name} is {found}, and variable-length kernels read int32 beside the tokens",
                 value=f"{found}",
                 way_out=f"Make it once in the collator: torch.as_tensor({name}, dtype=torch.int32), and move it with "

@@ -7,7 +7,7 @@ import numpy as np
 
 from hermetic.audit.batch.facts import BatchFacts
 from hermetic.audit.batch.labels import Labels
-from hermetic.audit.batch.names import LABELS, SHIFTED_LABELS, TOKENS
+from hermetic.audit.batch.names import LABELS, LENGTHS, SHIFTED_LABELS, TOKENS
 from hermetic.audit.batch.tensors import Bools, Ints
 from hermetic.audit.finding import AuditFinding
 
@@ -33,9 +33,11 @@ def across_seams(facts: BatchFacts) -> Iterator[AuditFinding]:
             slot = int(np.argmax(wrong | wrapped))
             which = "first token of each document" if labels.offset == 0 else "last token of each document"
             around = " and the last of a row the first of that row" if wrapped.any() else ""
+            column = bool(facts.views) and all(view.name in LENGTHS for view in facts.views)
             yield facts.finding(
                 "HM401",
                 labels.name,
+                certainty="likely" if column else "certain",  # a collator may still mask it, as TRL's does
                 what="the last token of a document is trained to predict the first token of the next one"
                 f"{around}: {labels.name} is {labels.values[slot]} at {facts.batch.where(slot)}",
                 value=f"{int(wrong.sum())} of {int(seams.sum())} seams",
@@ -122,7 +124,7 @@ def ends_masked_by_value(facts: BatchFacts) -> Iterator[AuditFinding]:
     if ids is None or labels is None:
         return
     taught = np.concatenate([[False], labels.supervised[:-1]]) & facts.real & ~facts.starts
-    for token in sorted({*np.unique(ids[~facts.real]).tolist(), *facts.ends}):
+    for token in sorted({*np.unique(ids[~facts.real]).tolist(), *_blank_tails(facts, ids, labels), *facts.ends}):
         here = facts.real & (ids == token)
         hidden = here & taught
         if here.any() and hidden.any() and not (here & labels.supervised).any():
@@ -137,6 +139,20 @@ def ends_masked_by_value(facts: BatchFacts) -> Iterator[AuditFinding]:
                 value=f"{int(hidden.sum())} tokens",
                 way_out="Mask padding by position, not by value, so that ends of documents keep their labels",
             )
+
+
+def _blank_tails(facts: BatchFacts, ids: Ints, labels: Labels) -> Iterator[int]:
+    """Ids that are alone, without a label, in the last document of a packed row: padding, as it seems."""
+    starts = np.flatnonzero(facts.seams)
+    for high in facts.batch.rows[1:]:
+        low = int(starts[np.searchsorted(starts, high) - 1]) if starts.size else 0
+        if (
+            low < high
+            and facts.seams[low]
+            and (ids[low:high] == ids[low]).all()
+            and not labels.supervised[low:high].any()
+        ):
+            yield int(ids[low])
 
 
 def two_disagree(facts: BatchFacts) -> Iterator[AuditFinding]:
