@@ -45,13 +45,6 @@ class RowTrainer(SealedTrainer):
         return self.accelerator.prepare(loader)
 
 
-class StreamTrainer(SealedTrainer):
-    """As docs/feed.md shows it."""
-
-    def get_train_dataloader(self):
-        return DataLoader(self.train_dataset, batch_size=None, collate_fn=self.data_collator)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return packed_folder(tmp_path_factory.mktemp("packed"), [length % 8 + 1 for length in range(25)], capacity=16)
@@ -162,9 +155,9 @@ def test_the_check_of_resuming_fails_for_a_sampler_that_forgets_its_epoch(folder
 
 def test_a_trainer_on_a_stream_resumes_with_the_rest_of_the_stream(tmp_path):
     options = {"capacity": 16, "epochs": None}
-    whole, weights = trained(StreamTrainer, stream_of(**options), tmp_path / "whole", steps=7, accumulation=2)
+    whole, weights = trained(SealedTrainer, stream_of(**options), tmp_path / "whole", steps=7, accumulation=2)
     resumed, again = trained(
-        StreamTrainer,
+        SealedTrainer,
         stream_of(**options),
         tmp_path / "again",
         steps=7,

@@ -205,14 +205,58 @@ def test_a_loss_by_documents_wants_a_trainer_that_tells_it_where_they_are(tmp_pa
 
 
 def test_the_mixin_leaves_the_loss_to_a_trainer_that_has_its_own(tmp_path):
-    class Mixed(PackedRows, Trainer):
-        pass
-
     trainer = trainer_of(sealed(), tmp_path, kind=Mixed, gradient_accumulation_steps=5)
     expected = reduced(losses_alone(network(), DOCUMENTS), "token")
 
     assert trainer.compute_loss_func is None
     assert losses_of(trainer)[0] == pytest.approx(expected, rel=1e-5)
+
+
+class WithoutArguments(torch.nn.Module):
+    """A model that is not told what a step weighs."""
+
+    accepts_loss_kwargs = False
+
+    def __init__(self):
+        super().__init__()
+        self.model = sealed()
+
+    def forward(self, **inputs):
+        return self.model(**inputs)
+
+
+class Mixed(PackedRows, Trainer):
+    """Leaves the loss to the model."""
+
+
+def test_a_loss_of_the_model_that_is_not_told_what_a_step_weighs_is_refused_where_a_step_has_several_parts(
+    tmp_path, monkeypatch
+):
+    options = {"kind": Mixed, "gradient_accumulation_steps": 5, "save_strategy": "no"}
+    expected = reduced(losses_alone(network(), DOCUMENTS), "token")
+    message = (
+        r"the loss is left to WithoutArguments, which takes no num_items_in_batch, and a step has 5 micro-batches: .*"
+        r"expected loss_reduction='token'"
+    )
+    with pytest.raises(TrainError, match=message):
+        trainer_of(WithoutArguments(), tmp_path, **options).train()
+    weighed = trainer_of(WithoutArguments(), tmp_path, options={"loss_reduction": "token"}, **options)
+    assert losses_of(weighed)[0] == pytest.approx(expected, rel=1e-5)
+
+    one = trainer_of(WithoutArguments(), tmp_path, kind=Mixed, per_device_train_batch_size=5)
+    assert losses_of(one)[0] == pytest.approx(expected, rel=1e-5)
+    monkeypatch.setattr(Mixed, "num_data_ranks", 2)
+    with pytest.raises(TrainError, match="a step has 2 micro-batches"):
+        one.get_train_dataloader()
+
+
+def test_a_trainer_that_says_that_its_own_loss_divides_by_the_whole_step_is_believed(tmp_path):
+    trainer = trainer_of(WithoutArguments(), tmp_path, kind=Mixed, gradient_accumulation_steps=5)
+    trainer.loss_is_scaled_for_ga = True
+    assert len(trainer.get_train_dataloader()) == len(ROWS)
+    trainer.loss_is_scaled_for_ga = False
+    with pytest.raises(TrainError, match="which takes no num_items_in_batch"):
+        trainer.get_train_dataloader()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ a folder once and use :class:`~hermetic.data.feed.dataset.PackedDataset`. Resumi
 and each part that a waiting document is from. A step is W x B rows of tokens in memory.
 """
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -177,6 +178,36 @@ class PackedStream(IterableDataset[Batch]):
         RowMaker(self.source, self.settings, epoch=0).load_state_dict(position.maker)
         self._start = position
         self.set_epoch(position.maker["first_epoch"])
+
+    def pass_after(self, passes: int) -> "PackedStream":
+        """This stream as its pass comes after so many others, each of ``epochs`` epochs; itself is left as it is.
+
+        Args:
+            passes: 0 for the pass at which it stands, its position included.
+
+        Returns:
+            A stream over the same source, whose passes enter this one's ``last_ledger``.
+
+        Raises:
+            FeedError: It is none, or there is no other pass, for the first does not end.
+
+        Example:
+            >>> from hermetic.data.feed.source import DocumentList
+            >>> source = DocumentList([{"input_ids": [number]} for number in range(5)])
+            >>> stream = PackedStream(source, capacity=1, rows_per_batch=5, ragged_end="short")
+            >>> [[int(row["input_ids"][0]) for row in next(iter(stream.pass_after(number)))] for number in range(2)]
+            [[0, 1, 3, 4, 2], [4, 3, 2, 0, 1]]
+        """
+        number, epochs = whole_number(passes, "passes", minimum=0), self.settings.epochs
+        if number and epochs is None:
+            raise FeedError(
+                f"a pass {number} after the first was asked of a stream with epochs=None, whose first does not end; "
+                "expected 0, or a stream with a number of epochs"
+            )
+        later = copy.copy(self)
+        later._epoch = (self._epoch + number * (epochs or 0)).share_memory_()  # noqa: SLF001 - a stream of this class
+        later._start = None if number else self._start  # noqa: SLF001 - the same
+        return later
 
     def __iter__(self) -> "StreamPass":
         worker = get_worker_info()

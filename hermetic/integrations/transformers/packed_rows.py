@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 from transformers.trainer_utils import EvalLoopOutput
 
 from hermetic.data import PackedStream
@@ -22,6 +22,7 @@ from hermetic.errors import TrainError
 from hermetic.integrations.batches import batch_from_inputs, without_targets
 from hermetic.integrations.loading import row_loader
 from hermetic.integrations.transformers.loss import PackedLoss
+from hermetic.integrations.transformers.passes import Passes, loader_of, loader_of_passes, pass_of
 from hermetic.loss import Reduction, loss_denominator
 
 _STRATEGIES = ("random", "sequential")
@@ -35,6 +36,7 @@ class PackedRows:
     """
 
     args: Any
+    state: Any
     accelerator: Any
     train_dataset: Any
     eval_dataset: Any
@@ -48,7 +50,8 @@ class PackedRows:
         Args:
             *args: the Trainer's own.
             loss_reduction: ``"token"``, ``"document"`` or ``"sqrt"``, as in ``hermetic.packed_loss``; ``None`` leaves
-                the loss to the Trainer, and evaluates by tokens.
+                the loss to the Trainer and its model, who are told the supervised tokens of the step if the model's
+                ``forward`` takes such arguments, and evaluates by tokens.
             balance_window: optimizer steps among which the work of rows is evened over ranks; with 1 the rows of a step
                 are the same for any number of ranks.
             **kwargs: the Trainer's own.
@@ -90,17 +93,24 @@ class PackedRows:
         shared = trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size()
         return max(1, int(self.args.world_size) // int(shared))
 
+    @property
+    def _data_rank(self) -> int:
+        """Whose rows this process reads, of ``num_data_ranks``."""
+        return int(self.args.process_index) * self.num_data_ranks // max(1, int(self.args.world_size))
+
     def get_train_dataloader(self) -> Any:
         """Every row once an epoch, as many batches for each rank, work as even as it can be.
 
         Raises:
-            TrainError: there is no training set, or one without a length on several ranks.
+            TrainError: there is no training set, or one without a length that does not give this rank its rows; or the
+                loss is the model's own, and nobody tells it what a step of several micro-batches weighs.
         """
         if self.train_dataset is None:
             raise TrainError("there is no train_dataset, expected rows to train on")
-        if isinstance(self.train_dataset, IterableDataset):
-            return self._stream_loader(self.train_dataset, self.args.train_batch_size)
+        self._check_weighing()
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        if isinstance(self.train_dataset, IterableDataset):
+            return self._loader_of_passes(self.train_dataset, seed)
         return self._row_loader(
             self.train_dataset,
             rows_per_batch=self.args.train_batch_size,
@@ -123,28 +133,70 @@ class PackedRows:
             return self._stream_loader(dataset, self.args.eval_batch_size)
         return self._row_loader(dataset, rows_per_batch=self.args.eval_batch_size, seed=None)
 
+    def _check_weighing(self) -> None:
+        """Refuse a loss that is a mean of each micro-batch's mean, by which a token weighs by its company."""
+        trainer: Any = self
+        scaled = trainer.loss_is_scaled_for_ga
+        if scaled is None:
+            scaled = trainer.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        parts = self.args.gradient_accumulation_steps * self.num_data_ranks
+        if not scaled and parts > 1:
+            raise TrainError(
+                f"the loss is left to {type(trainer.model).__name__}, which takes no num_items_in_batch, and a step "
+                f"has {parts} micro-batches: it would be the mean of their means, in which a token weighs by its "
+                "company; expected loss_reduction='token'. A Trainer whose own compute_loss divides by the whole step says so "
+                "with loss_is_scaled_for_ga=True"
+            )
+
     def _row_loader(self, dataset: Any, **options: Any) -> Any:
-        ranks = self.num_data_ranks
         return row_loader(
             dataset,
-            num_ranks=ranks,
-            rank=self.args.process_index * ranks // max(1, self.args.world_size),
+            num_ranks=self.num_data_ranks,
+            rank=self._data_rank,
             collate_fn=self.data_collator,
             **options,
             **self._options(),
         )
 
-    def _stream_loader(self, dataset: Any, rows_per_batch: int) -> Any:
+    def _loader_of_passes(self, dataset: Any, seed: int) -> Any:
+        """As many passes as the steps take, each in its own order."""
+
+        def batches_of(number: int) -> Any:
+            return self._stream_loader(pass_of(dataset, number), self.args.train_batch_size, seed=seed + number)
+
+        def behind() -> int:
+            steps = 0 if self.args.ignore_data_skip else self.state.global_step
+            return int(steps * self.args.gradient_accumulation_steps)
+
+        self._check_dealt_out(dataset)
+        return loader_of_passes(Passes(batches_of, per_step=self.args.gradient_accumulation_steps, behind=behind))
+
+    def _stream_loader(self, dataset: Any, rows_per_batch: int, *, seed: int = 0) -> Any:
         """Not accelerate's loader, which cuts tensors of a batch, and with them edges, to its number of rows."""
-        dealt_out = isinstance(dataset, PackedStream)
-        if not dealt_out and self.num_data_ranks > 1:
+        self._check_dealt_out(dataset)
+        batch_size = None if isinstance(dataset, PackedStream) else rows_per_batch
+        return loader_of(dataset, seed=seed, batch_size=batch_size, collate_fn=self.data_collator, **self._options())
+
+    def _check_dealt_out(self, dataset: Any) -> None:
+        """Refuse a data set without a length that would not give each rank rows of its own, and as many batches."""
+        ranks, rank = self.num_data_ranks, self._data_rank
+        if not isinstance(dataset, PackedStream):
+            if ranks > 1:
+                raise TrainError(
+                    f"the data set is a {type(dataset).__name__}, which has no length, so nobody can deal it out to "
+                    f"{ranks} ranks without leaving rows out or repeating some; expected a PackedStream, or rows with "
+                    "a length"
+                )
+        elif (dataset.rank, dataset.num_ranks) != (rank, ranks):
             raise TrainError(
-                f"the data set is a {type(dataset).__name__}, which has no length, so nobody can deal it out to "
-                f"{self.num_data_ranks} ranks without leaving rows out or repeating some; expected a PackedStream, or "
-                "rows with a length"
+                f"the stream is that of rank {dataset.rank} of {dataset.num_ranks}, and this process is rank {rank} of "
+                f"{ranks}; expected PackedStream(rank={rank}, num_ranks={ranks})"
             )
-        batch_size = None if dealt_out else rows_per_batch
-        return DataLoader(dataset, batch_size=batch_size, collate_fn=self.data_collator, **self._options())
+        elif ranks > 1 and dataset.ragged_end == "short" and dataset.settings.epochs is not None:
+            raise TrainError(
+                f"the stream has ragged_end='short', by which some of {ranks} ranks get one batch less, and the others "
+                "would wait for them; expected ragged_end='drop', or epochs=None"
+            )
 
     def _options(self) -> dict[str, Any]:
         """The DataLoader options among the Trainer's arguments."""
@@ -163,7 +215,7 @@ class PackedRows:
         loss = self.compute_loss_func
         if batches and isinstance(loss, PackedLoss) and loss.reduction != "token":
             count = self.over_ranks(sum(_weight_of(batch_from_inputs(inputs), loss.reduction) for inputs in batches))
-        # The Trainer steps after a full number of micro-batches, and a stream may end before.
+        # The Trainer steps after a full number of micro-batches, and a loader of the caller's own may end before.
         blanks = num_batches - len(batches) if batches else 0
         return [*batches, *(without_targets(batches[0]) for _ in range(blanks))], count
 
