@@ -56,6 +56,17 @@ def test_a_plain_loop_is_refused_before_its_first_step_and_again_until_the_guard
     assert len(train(model, [batch_inputs("all_ones_mask")])) == 1
 
 
+def test_a_guard_that_a_refused_loop_has_left_stands_in_no_other_guards_way_once_the_model_is_sealed():
+    model = tiny("llama")
+    left = hermetic.guard(model)
+    with pytest.raises(LeakError):
+        train(model, [batch_inputs("all_ones_mask")])
+    with hermetic.guard(hermetic.seal(model)) as guarded:
+        assert len(train(model, [batch_inputs("all_ones_mask")])) == 1
+    assert [report.verdict for report in guarded.reports] == ["sealed"]
+    assert left.reports[-1].verdict == "sealed"
+
+
 def test_a_guarded_loop_trains_to_the_same_bits():
     batches = [batch_inputs(seed=seed) for seed in range(3)]
     plain = tiny("llama", attention_dropout=0.2)

@@ -221,6 +221,16 @@ def test_a_lone_document_of_a_stream_with_edges_is_probed_as_two_halves():
         read_call(tiny("llama"), (), packed((1,)).model_inputs())
 
 
+@pytest.mark.parametrize("tail", [0, 1])
+def test_the_halves_of_a_lone_document_are_called_alike_also_with_a_tail_behind_it(tail):
+    batch = hermetic.collate([{"input_ids": [5, 6, 7, 8, 9]}], pad_to=5 + tail)
+    model = hermetic.seal(tiny("llama"))
+    call = read_call(model, (), batch.model_inputs())
+    assert [(span.start, span.length) for span in call.spans] == [(0, 3), (3, 2)]
+    assert rebuilt_for(call, documents_of(call))["position_ids"].tolist() == [[0, 1, 2, 3, 4]]
+    assert probe_call(model, (), batch.model_inputs()).verdict == "sealed"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

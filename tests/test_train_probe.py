@@ -11,6 +11,8 @@ from train_helpers import model_folder, packed_folder, tiny_network, token_file,
 from hermetic.compare.arms import NaiveCollator
 from hermetic.errors import LeakError, ProbeError, TrainError
 from hermetic.integrations.transformers import PackedCollator, PaddedCollator, RowDataset, SealedTrainer
+from hermetic.integrations.transformers import trainer as trainer_module
+from hermetic.probe import probe_call
 from hermetic.seal import seal
 from hermetic.train import TrainSettings, fit, make_trainer, train
 
@@ -59,6 +61,31 @@ def test_lone_tokens_have_no_neighbour_to_probe(tmp_path):
         result = fit(seal(tiny_network()), packed, TrainSettings())
     assert result.report is None
     assert result.losses == (0.0, 0.0, 0.0)
+
+
+def test_after_lone_tokens_the_first_packed_batch_is_probed_and_no_other(tmp_path, monkeypatch):
+    documents = [[5], [6], [7, 8, 9], [5, 6]]
+    rows = [[{"input_ids": ids}] for ids in documents[:2]] + [[{"input_ids": ids} for ids in documents[2:]]] * 3
+    calls = []
+    monkeypatch.setattr(trainer_module, "probe_call", lambda *called: calls.append(1) or probe_call(*called))
+    arguments = {"report_to": [], "remove_unused_columns": False, "use_cpu": True, "per_device_train_batch_size": 1}
+    trainer = SealedTrainer(
+        model=seal(tiny_network()),
+        args=transformers.TrainingArguments(
+            output_dir=str(tmp_path),
+            **arguments,
+            num_train_epochs=1,
+            save_strategy="no",
+            train_sampling_strategy="sequential",
+        ),
+        train_dataset=rows,
+        data_collator=PackedCollator(),
+    )
+    with pytest.warns(UserWarning, match="0 targets"):
+        trainer.train()
+    assert trainer.leak_report.lengths == (3, 2)
+    assert trainer.state.global_step == 5
+    assert len(calls) == 3
 
 
 def test_a_leak_stops_training_before_the_first_step(tmp_path):

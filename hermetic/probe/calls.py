@@ -106,7 +106,8 @@ def read_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     named = dict(zip(names, args, strict=True)) | kwargs
     found, notes = _documents(named, ids)
     rows = _chosen(found, named, ids)
-    if sum(map(len, rows)) > sum(map(len, found)):
+    halved = sum(map(len, rows)) > sum(map(len, found))
+    if halved:
         notes = (*notes, "the one document of the call was probed as two halves")
     padded = _is_padded(_unmasked(named.get("attention_mask"), ids))
     if not padded:
@@ -120,7 +121,7 @@ def read_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         ids=ids,
         rows=rows,
         padded=padded,
-        positions_run_on=_run_on(named.get("position_ids"), ids),
+        positions_run_on=_run_on(named.get("position_ids"), ids, found[0][0].length if halved else ids.shape[1]),
         labels_are_ids=_are_ids(named.get("labels"), ids),
         labelled_firsts=_firsts_have_labels(named.get("labels"), ids, found),
         notes=notes,
@@ -270,11 +271,14 @@ def _is_padded(unmasked: torch.Tensor | None) -> bool:
     return unmasked is not None and not bool(unmasked.all())
 
 
-def _run_on(positions: Any, ids: torch.Tensor) -> bool:
-    """Whether positions count through each row, however many documents it holds."""
+def _run_on(positions: Any, ids: torch.Tensor, width: int) -> bool:
+    """Whether positions count through the first ``width`` slots of each row, however many documents these hold.
+
+    Those of a lone document do, and so they do in its halves, whatever follows in a tail.
+    """
     if not isinstance(positions, torch.Tensor) or positions.shape[-1] != ids.shape[1]:
         return False
-    return bool((positions == torch.arange(ids.shape[1], device=positions.device)).all())
+    return bool((positions[..., :width] == torch.arange(width, device=positions.device)).all())
 
 
 def _are_ids(labels: Any, ids: torch.Tensor) -> bool:

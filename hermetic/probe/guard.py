@@ -62,7 +62,9 @@ class Guard:
         self.remove()
 
     @outside_graphs
-    def _before_call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        if kwargs is None:  # another guard of the model probed this call, and this one has seen that and gone
+            return
         if not (model.training and torch.is_grad_enabled()):
             return
         self._calls_to_wait -= 1
