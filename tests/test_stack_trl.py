@@ -11,9 +11,10 @@ from stack_helpers import documents_of, losses_alone, network, reduced, sealed, 
 from train_helpers import tiny_network
 
 from hermetic.data import PackedDataset, pack_sources
-from hermetic.errors import TrainError
+from hermetic.errors import LeakError, TrainError
 from hermetic.integrations.loading import row_loader
 from hermetic.integrations.rows import documents_of_row
+from hermetic.integrations.transformers import LeakGuard
 from hermetic.seal import seal
 
 datasets = pytest.importorskip("datasets", reason="datasets is an optional extra")
@@ -107,6 +108,60 @@ def test_rows_that_are_packed_already_are_not_packed_again(folder, tmp_path):
         sft(sealed(), tmp_path, PackedDataset(folder), packing=True)
     with pytest.raises(TrainError, match="args is None"):
         PackedSFTTrainer(model=sealed(), train_dataset=PackedDataset(folder))
+
+
+def probed(trainer):
+    """The verdicts of the guard that trained."""
+    (found,) = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, LeakGuard)]
+    trainer.train()
+    return [report.verdict for report in found.reports]
+
+
+def test_a_model_that_leaks_in_packed_rows_is_not_trained_by_trls_trainer_until_it_is_sealed(folder, tmp_path):
+    leaking = tiny_network("gpt_oss").train()
+    before = weights_of(leaking)
+    with pytest.raises(LeakError, match="verdict 'leak'"):
+        sft(leaking, tmp_path, PackedDataset(folder)).train()
+
+    assert torch.equal(weights_of(leaking), before)
+    assert probed(sft(seal(leaking), tmp_path, PackedDataset(folder))) == ["sealed"]
+
+
+def test_what_trl_packs_is_probed_and_a_model_that_keeps_it_apart_needs_no_seal(tmp_path):
+    raw = datasets.Dataset.from_list(documents_of([5, 9, 3, 12, 7, 4]))
+    options = {"packing": True, "max_length": 16}
+    with pytest.raises(LeakError):
+        sft(tiny_network("gpt_oss").train(), tmp_path, raw, **options).train()
+    assert probed(sft(network(), tmp_path, raw, **options)) == ["sealed"]
+
+
+def test_what_trl_pads_has_no_neighbours_and_is_not_probed(tmp_path):
+    raw = datasets.Dataset.from_list(documents_of([5, 9, 3]))
+    trainer = sft(tiny_network("gpt_oss").train(), tmp_path, raw, packing=False, router_aux_loss_coef=0.0)
+    assert not any(isinstance(callback, LeakGuard) for callback in trainer.callback_handler.callbacks)
+    assert losses_of(trainer)[0] == pytest.approx(
+        reduced(losses_alone(tiny_network("gpt_oss"), documents_of([5, 9, 3])), "token"), rel=1e-5
+    )
+
+
+def test_a_guard_of_ones_own_takes_the_place_of_the_trainers_and_none_is_there_where_none_is_wanted(folder, tmp_path):
+    mine = LeakGuard(on_leak="report")
+    trainer = sft(
+        tiny_network("gpt_oss").train(), tmp_path, PackedDataset(folder), extra={"callbacks": [mine]}, max_steps=1
+    )
+    assert probed(trainer) == ["leak"]
+    trainer = sft(sealed(), tmp_path, PackedDataset(folder), extra={"probe_first_batch": False})
+    assert not any(isinstance(callback, LeakGuard) for callback in trainer.callback_handler.callbacks)
+
+
+def test_packed_rows_that_trl_would_take_for_one_document_each_are_refused(tmp_path):
+    packed = datasets.Dataset.from_list(
+        [{"input_ids": [8, 9, 10], "labels": [-100, 9, -100], "seq_lengths": [2, 1]}] * 2
+    )
+    options = {"dataset_kwargs": {"skip_prepare_dataset": True}, "max_length": None}
+    with pytest.raises(TrainError, match=r"has the column 'seq_lengths'.*expected padding_free=True"):
+        sft(sealed(), tmp_path, packed, **options)
+    assert probed(sft(sealed(), tmp_path, packed, padding_free=True, **options)) == ["sealed"]
 
 
 PAIRS = [

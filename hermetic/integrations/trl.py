@@ -3,8 +3,10 @@
 **Algorithm.** ``PackedSFTTrainer`` is TRL's ``SFTTrainer`` with ``PackedRows`` in front. TRL's ``DPOTrainer`` pads each
 pair (its ``padding_free`` is switched off since a refactoring), so ``PackedDPOTrainer`` is transformers' Trainer with
 ``hermetic.loss.dpo_loss``: one pass of policy and reference over a row, whose documents carry their role.
-**Guarantee.** That of ``PackedRows``. The loss of a preference step is the mean over all of its pairs, on all
-micro-batches and ranks, which is TRL's where every micro-batch holds as many pairs. **Price.** The logits of a row.
+**Guarantee.** That of ``PackedRows``. No step is taken on a model whose packed documents reach each other: supervised
+fine-tuning probes its first packed batch, and preference optimization wants models that are sealed. The loss of a
+preference step is the mean over all of its pairs, on all micro-batches and ranks, which is TRL's where every
+micro-batch holds as many pairs. **Price.** One probe; the logits of a row.
 """
 
 import contextlib
@@ -22,7 +24,7 @@ from hermetic.data import PackedDataset
 from hermetic.errors import TrainError
 from hermetic.integrations.batches import batch_from_inputs, logits_of_batch, no_loss
 from hermetic.integrations.rows import PackedCollator, RowDataset, collate_rows
-from hermetic.integrations.transformers import PackedRows
+from hermetic.integrations.transformers import LeakGuard, PackedRows
 from hermetic.loss import document_log_probs, dpo_loss, pairs_from_roles, supervised_tokens
 from hermetic.loss.pairs import NEITHER
 from hermetic.seal import is_sealed
@@ -36,6 +38,7 @@ class PackedSFTTrainer(PackedRows, SFTTrainer):
 
     ``PackedSFTTrainer(model=hermetic.seal(model), args=SFTConfig(...), train_dataset=PackedDataset("rows"))``. Rows of
     hermetic's are trained as they are; any other data set is TRL's to prepare, with ``packing=True`` as it documents.
+    A model that is not sealed is trained if the probe finds that it keeps the documents apart as TRL calls it.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class PackedSFTTrainer(PackedRows, SFTTrainer):
         train_dataset: Any = None,
         eval_dataset: Any = None,
         data_collator: Any = None,
+        probe_first_batch: bool = True,
         **kwargs: Any,
     ) -> None:
         """Make a Trainer.
@@ -53,18 +57,34 @@ class PackedSFTTrainer(PackedRows, SFTTrainer):
             train_dataset: rows, or a data set for TRL.
             eval_dataset: as ``train_dataset``, or a dictionary of such.
             data_collator: as ``SFTTrainer``; ``PackedCollator()`` by default for rows of hermetic's.
+            probe_first_batch: probe the first packed batch before its step, as ``LeakGuard`` does; one among the
+                ``callbacks`` takes its place. ``False`` for a ``data_collator`` that lays each document into a row of
+                its own. What TRL pads is not probed, for it is not packed.
             **kwargs: as ``PackedRows`` and ``SFTTrainer``.
 
         Raises:
             TrainError: rows of hermetic's came without ``args`` or with ``packing=True``; TRL was asked to pack without
-                boundaries; or as ``PackedRows``.
+                boundaries, or to pad rows that are packed; or as ``PackedRows``. While training: ``LeakError`` for
+                documents that reach each other, or as ``LeakGuard``.
         """
-        if not isinstance(train_dataset, PackedDataset | RowDataset):
+        if isinstance(train_dataset, PackedDataset | RowDataset):
+            self._take_rows(args, train_dataset, eval_dataset, data_collator, kwargs)
+        else:
             _check_packing(kwargs.get("args"))
             super().__init__(
                 *args, train_dataset=train_dataset, eval_dataset=eval_dataset, data_collator=data_collator, **kwargs
             )
-            return
+            if data_collator is None and not self.padding_free:
+                _check_unpacked(self.train_dataset)
+                probe_first_batch = False
+        guarded = any(isinstance(callback, LeakGuard) for callback in self.callback_handler.callbacks)
+        if probe_first_batch and not guarded:
+            self.add_callback(LeakGuard())
+
+    def _take_rows(
+        self, args: tuple[Any, ...], train_dataset: Any, eval_dataset: Any, data_collator: Any, kwargs: dict[str, Any]
+    ) -> None:
+        """Make the Trainer without a look of TRL's at the rows."""
         kwargs["args"] = _unprepared(kwargs.get("args"))
         stand_in = _stand_in()
         super().__init__(
@@ -83,6 +103,15 @@ def _check_packing(config: Any) -> None:
         raise TrainError(
             "packing_strategy is 'wrapped', which cuts rows out of one long text and forgets where documents start, so "
             "that a row is taken for one document; expected 'bfd' or 'bfd_split'"
+        )
+
+
+def _check_unpacked(dataset: Any) -> None:
+    """Refuse packed rows where TRL pads, for it does not look at where their documents start."""
+    if "seq_lengths" in (getattr(dataset, "column_names", None) or ()):
+        raise TrainError(
+            "train_dataset has the column 'seq_lengths', so its rows are packed, and with packing=False and "
+            "padding_free=False TRL takes each row for one document; expected padding_free=True"
         )
 
 
