@@ -1,6 +1,8 @@
 """Pictures of small rows, asserted cell by cell: what is right, what leaks, what is lost, and what stands in slots."""
 
 import json
+import re
+from importlib import import_module
 
 import pytest
 import torch
@@ -213,3 +215,29 @@ def test_only_the_masks_that_were_asked_for_are_drawn():
 def test_what_cannot_be_drawn_is_refused_with_the_way_out(subject, options, error, message):
     with pytest.raises(error, match=message):
         hermetic.show(subject, **options)
+
+
+def test_a_picture_says_in_one_line_what_it_is():
+    batch = hermetic.collate([{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}], pad_to=8)
+
+    assert repr(hermetic.show([2, 3])) == "RowPicture(2 documents, 5 tokens)"
+    assert repr(hermetic.show(batch)) == "RowPicture(2 documents, 5 tokens, 3 of padding)"
+
+
+def test_the_tiles_of_a_row_that_has_too_many_are_not_counted_and_a_note_says_so(monkeypatch):
+    monkeypatch.setattr(import_module("hermetic.show.show"), "MAX_TILED", 5)
+
+    assert [mask.name for mask in hermetic.show([2, 3]).masks] == ["boundaries", "causal", "flex"]
+    longer = hermetic.show([2, 4])
+    assert [mask.name for mask in longer.masks] == ["boundaries", "causal"]
+    assert longer.notes == ("FlexAttention is not drawn: its tiles are counted for rows of up to 5 slots",)
+    with pytest.raises(AuditError, match="cannot be drawn as flex"):
+        hermetic.show([2, 4], backends=["flex"])
+
+
+def test_pictures_that_differ_have_patterns_of_other_names_and_the_same_have_the_same():
+    def named(lengths, **options):
+        return re.findall(r'<pattern id="([^"]+)"', hermetic.show(lengths, **options).to_svg())
+
+    assert named([2, 3]) == named([2, 3])
+    assert not set(named([2, 3])) & {*named([3, 2]), *named([2, 3], window=2)}

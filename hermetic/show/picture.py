@@ -273,6 +273,11 @@ class RowPicture:
 
         write_png(self, Path(path))
 
+    def __repr__(self) -> str:
+        from hermetic.show.words import headline
+
+        return f"RowPicture({headline(self)})"
+
     def _repr_html_(self) -> str:
         from hermetic.show.fragment import figure
 

@@ -2,7 +2,8 @@
 
 Algorithm: the subject is read into a row (:mod:`hermetic.show.subject`); each reader's cells are counted by kind in
 blocks (:mod:`hermetic.show.masks`). Guarantee: what is drawn adds up to the True cells of each mask.
-Price: ``O(tokens + blocks)``; no mask of all pairs is made but for rows that are drawn cell by cell.
+Price: ``O(tokens + blocks)``, and a number for each of FlexAttention's tiles, of which a row longer than 2**20 slots
+has too many; no mask of all pairs is made but for rows that are drawn cell by cell.
 """
 
 import os
@@ -17,6 +18,9 @@ from hermetic.show.subject import Row, row_of
 TRUTH: Final = "boundaries"
 BACKENDS: Final = ("causal", "flex", "transformers_mask", "transformers_flash", "edges", "numbers", "column")
 """What can be drawn beside the boundaries' own mask."""
+
+MAX_TILED: Final = 1 << 20
+"""Slots of the longest row whose tiles are counted: there are 8,192 of them a side."""
 
 
 def show(
@@ -119,7 +123,9 @@ def _pictures(row: Row, ground: Ground, chosen: frozenset[str], *, asked: bool) 
         yield picture_of(
             ground, ReadAs(name="causal", title=_plain_title(rule), says=_plain_says(rule), pattern=pattern)
         )
-    if "flex" in chosen:
+    if "flex" in chosen and ground.num_slots > MAX_TILED:
+        yield f"FlexAttention is not drawn: its tiles are counted for rows of up to {MAX_TILED:,} slots"
+    elif "flex" in chosen:
         yield flex_picture(ground, title="FlexAttention", says=_flex_says(ground))
     if row.inputs is not None:
         yield from _readers(row, ground, chosen, asked=asked)

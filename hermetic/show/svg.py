@@ -6,6 +6,8 @@ Guarantee: the file needs nothing else, asks for nothing, runs nothing, and is X
 import zlib
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from hermetic.markup import escaped
 from hermetic.show.grid import PANEL, Hatches, cell_of, mask_piece
 from hermetic.show.palette import colour_of, style
@@ -44,7 +46,20 @@ def description(picture: RowPicture) -> str:
 
 def hatches_of(picture: RowPicture) -> Hatches:
     """Names of patterns that no other picture of a page has; the same picture has the same ones."""
-    return Hatches(suffix=f"{zlib.crc32(picture.to_json().encode()):08x}")
+    words = [picture.subject, picture.row, picture.window, picture.chunk, picture.causal, picture.texts, picture.notes]
+    masks = [part for mask in picture.masks for part in (mask.says, *mask.cells.values())]
+    sums = 0
+    for part in (
+        words,
+        picture.documents,
+        picture.document_ids,
+        picture.positions,
+        picture.ids,
+        picture.labels,
+        *masks,
+    ):
+        sums = zlib.crc32(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode(), sums)
+    return Hatches(suffix=f"{sums:08x}")
 
 
 def legend(picture: RowPicture, hatches: Hatches) -> Iterator[Piece]:
