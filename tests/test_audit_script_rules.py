@@ -174,7 +174,7 @@ ATTENTION = variants(
     masked=("return F.scaled_dot_product_attention(q, k, v, attn_mask=blocks(document_ids))", ()),
     not_causal=("return F.scaled_dot_product_attention(q, k, v)", ()),
     unread=("return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)", ()),
-    each=("return [F.scaled_dot_product_attention(*one, is_causal=True) for one in split(q, k, v)]", ("HM140",)),
+    each=("return [F.scaled_dot_product_attention(*one, is_causal=True) for one in split(q, k, v)]", ()),
     in_a_loop=("for one in split(q, k, v):\n        F.scaled_dot_product_attention(*one, is_causal=True)", ()),
     if_not_packed=(
         "if cu_seqlens is None:\n        return F.scaled_dot_product_attention(q, k, v, is_causal=True)",

@@ -14,21 +14,33 @@ from hermetic.audit.script.script import BOUNDARIES, EDGES, Script, Slot
 def from_end_tokens(script: Script) -> Iterator[AuditFinding]:
     """HM144: boundaries that are looked for among the tokens."""
     seen: set[ast.AST] = set()
-    for slot in script.slot_values(*BOUNDARIES):
-        for node in expanded(slot.value, script.names):
+    for key, value in _boundaries(script):
+        for node in expanded(value, script.names):
             if node in seen or not isinstance(node, ast.Compare) or not _asks_for_the_end(node):
                 continue
             seen.add(node)
             yield script.finding(
                 "HM144",
                 node,
-                slot.key,
+                key,
                 what="boundaries are looked for among the tokens: every end-of-text token ends a document here, also "
                 "one that ends a turn, and a document that was cut has none",
                 certainty="likely",
                 way_out="Keep the lengths of the documents when they are laid end to end: "
                 "hermetic.Boundaries.from_lengths(lengths)",
             )
+
+
+def _boundaries(script: Script) -> Iterator[tuple[str, ast.expr]]:
+    """Values by a boundary's name, and what is compared with itself, pair by pair: ``x[:, None] == x[None, :]``."""
+    yield from ((slot.key, slot.value) for slot in script.slot_values(*BOUNDARIES))
+    for node in script.names.nodes:
+        if isinstance(node, ast.Compare) and len(node.comparators) == 1 and isinstance(node.ops[0], ast.Eq):
+            left, right = (
+                peel(one, script.names, through_names=False).core for one in (node.left, node.comparators[0])
+            )
+            if isinstance(left, ast.Name) and ast.dump(left) == ast.dump(right):
+                yield left.id, left
 
 
 def _asks_for_the_end(node: ast.Compare) -> bool:

@@ -75,7 +75,14 @@ def holds_numbers(slot: Slot, script: Script) -> bool:
 def _masks_matter(script: Script) -> bool:
     """Whether a transformers model may get the mask, and nobody takes it out again."""
     own = bool(own_models(script)) and not builds_transformers_model(script)
-    return not (script.sealed or own or _is_taken_out(script))
+    return not (script.sealed or own or _is_taken_out(script) or _is_never_passed(script))
+
+
+def _is_never_passed(script: Script) -> bool:
+    """Whether every call of a model names what it is given, and no mask is among it."""
+    named = [call for call in script.calls if "input_ids" in call.keywords and call.name != "<dict>"]
+    whole = has_trainer(script) or any(call.spread for call in script.calls)
+    return bool(named) and not whole and not any(_MASK in call.keywords for call in named)
 
 
 def _is_taken_out(script: Script) -> bool:
@@ -84,7 +91,19 @@ def _is_taken_out(script: Script) -> bool:
         target for node in script.names.nodes if isinstance(node, ast.Delete) for target in node.targets
         if (spot(target) or "").endswith(f"[{_MASK!r}]")
     )  # fmt: skip
-    return any(True for _ in pops) or any(True for _ in deleted)
+    return any(True for _ in pops) or any(True for _ in deleted) or _is_filtered_out(script)
+
+
+def _is_filtered_out(script: Script) -> bool:
+    """``{key: ... if key != "attention_mask"}``, also with ``not in``."""
+    tests = (test for node in script.names.nodes if isinstance(node, ast.comprehension) for test in node.ifs)
+    return any(
+        isinstance(one, ast.Compare)
+        and isinstance(one.ops[0], (ast.NotEq, ast.NotIn))
+        and any(isinstance(inner, ast.Constant) and inner.value == _MASK for inner in ast.walk(one))
+        for test in tests
+        for one in ast.walk(test)
+    )
 
 
 def _is_ones(node: ast.expr, script: Script) -> bool:
@@ -185,11 +204,24 @@ def cache_left_on(script: Script) -> Iterator[AuditFinding]:
 
 
 def _trains_by_positions(script: Script) -> bool:
-    trains = any(call.short == "backward" for call in script.calls)
     told = any(True for _ in script.named("DataCollatorWithFlattening")) or any(
         restarts(slot.value, script.names) for slot in script.slot_values("position_ids")
     )
-    return trains and told and not own_models(script)
+    return _trains(script) and told and not _is_given_a_mask(script)
+
+
+def _trains(script: Script) -> bool:
+    """A loop that goes backward, or the step of a Lightning module around a model of transformers."""
+    if own_models(script, wrappers=False):
+        return False
+    steps = (node.name for node in script.names.nodes if isinstance(node, ast.FunctionDef))
+    return any(call.short == "backward" for call in script.calls) or "training_step" in steps
+
+
+def _is_given_a_mask(script: Script) -> bool:
+    """A mask that may hold the documents: any but one of ones."""
+    masks = (slot for slot in script.slot_values(_MASK) if slot.how != "variable")
+    return any(not _is_ones(slot.value, script) for slot in masks)
 
 
 def _settings_of_cache(script: Script) -> Iterator[Any]:
@@ -197,6 +229,8 @@ def _settings_of_cache(script: Script) -> Iterator[Any]:
     for call in script.calls:
         if "use_cache" in call.keywords:
             yield script.value(call.keywords["use_cache"])
+        if call.name == "<setattr>" and len(call.node.args) == 3 and script.value(call.node.args[1]) == "use_cache":
+            yield script.value(call.node.args[2])
     for node in script.names.nodes:
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):

@@ -1,6 +1,7 @@
 """Attention in a script that reaches across documents: masks that are causal alone, caches, functions without masks."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from hermetic.audit.finding import AuditFinding
@@ -9,8 +10,16 @@ from hermetic.audit.script.flow import loop_around, mentioned
 from hermetic.audit.script.packing import boundary_names, implementations, isolates, packs, rows
 from hermetic.audit.script.script import BOUNDARIES, VARLEN, Call, Script
 
-_PLAIN = ("scaled_dot_product_attention", "flash_attn_func", "flash_attn_qkvpacked_func")
+_PLAIN = (
+    "scaled_dot_product_attention",
+    "flash_attn_func",
+    "flash_attn_qkvpacked_func",
+    "memory_efficient_attention",
+)
+_CAUSAL = ("is_causal", "causal", "attn_bias")
 _APART = ("create_block_mask", "nested_tensor_from_jagged", "nested_tensor", "split_with_sizes", "packed_attention")
+_KEPT = re.compile(r"(^|_)(lens|lengths|seq_?lens|starts|ends|edges|offsets|boundaries|spans)$")
+"""Names of what is kept of documents that are laid end to end."""
 
 
 def causal_alone(script: Script) -> Iterator[AuditFinding]:
@@ -18,8 +27,8 @@ def causal_alone(script: Script) -> Iterator[AuditFinding]:
     if script.sealed or any(True for _ in script.named(*VARLEN, *_APART)):
         return
     row = any(script.imports("torch") for _ in rows(script))
-    for call in script.named(*_PLAIN, of=("torch", "flash_attn")):
-        if not _is_causal(call, script) or _has_a_mask(call, script) or loop_around(call.node, script.names):
+    for call in script.named(*_PLAIN, of=("torch", "flash_attn", "xformers")):
+        if not _is_causal(call, script) or _has_a_mask(call, script) or _goes_by_document(call.node, script):
             continue
         beside = boundary_names(script.names.function_of(call.node), script.names)
         if not (row or beside) or _is_a_branch_without_boundaries(call, script):
@@ -28,7 +37,7 @@ def causal_alone(script: Script) -> Iterator[AuditFinding]:
         yield script.finding(
             "HM140",
             call.node,
-            f"{call.short}({'is_causal' if 'is_causal' in call.keywords else 'causal'})",
+            f"{call.short}({next(key for key in _CAUSAL if key in call.keywords)})",
             what=what,
             certainty="certain" if row else "likely",
             way_out="Give attention the boundaries: hermetic.packed_attention(q, k, v, boundaries), "
@@ -37,7 +46,9 @@ def causal_alone(script: Script) -> Iterator[AuditFinding]:
 
 
 def _is_causal(call: Call, script: Script) -> bool:
-    return any(script.value(call.keywords.get(key)) is True for key in ("is_causal", "causal"))
+    bias = call.keywords.get("attn_bias")
+    triangle = isinstance(bias, ast.Call) and (script.names.dotted(bias.func) or "").endswith("LowerTriangularMask")
+    return triangle or any(script.value(call.keywords.get(key)) is True for key in ("is_causal", "causal"))
 
 
 def _has_a_mask(call: Call, script: Script) -> bool:
@@ -46,9 +57,28 @@ def _has_a_mask(call: Call, script: Script) -> bool:
 
 
 def _is_a_branch_without_boundaries(call: Call, script: Script) -> bool:
-    """``if cu_seqlens is None: ...``: the way for rows that hold one document."""
-    tests = (one.test for one in script.names.above(call.node) if isinstance(one, (ast.If, ast.IfExp)))
+    """``if cu_seqlens is None: ...``, or what follows on the branch that has some: rows that hold one document."""
+    tests = [one.test for one in script.names.above(call.node) if isinstance(one, (ast.If, ast.IfExp))]
+    scope = script.names.function_of(call.node)
+    tests += [
+        one.test
+        for one in getattr(scope, "body", ())
+        if isinstance(one, ast.If) and isinstance(one.body[-1], ast.Return) and one.lineno < call.node.lineno
+    ]
     return any(mentioned(test) & BOUNDARIES for test in tests)
+
+
+def _goes_by_document(node: ast.Call, script: Script) -> bool:
+    """Whether attention is in a loop, or in a function of this file that is called in one: for each document."""
+    scope = script.names.function_of(node)
+    name = getattr(scope, "name", None)
+    calls = [call.node for call in script.calls if name is not None and call.name == f"<{name}>"]
+    return any(
+        isinstance(above, ast.comprehension | ast.ListComp | ast.GeneratorExp) or loop_around(one, script.names)
+        for one in (node, *calls)
+        for above in (one, *script.names.above(one))
+        if script.names.function_of(above) is script.names.function_of(one)
+    )
 
 
 def block_mask_alone(script: Script) -> Iterator[AuditFinding]:
@@ -61,6 +91,8 @@ def block_mask_alone(script: Script) -> Iterator[AuditFinding]:
     beside = boundary_names(script.names.function_of(call.node), script.names)
     if given is None or not _only_causal(given, script) or not (beside or rows(script)):
         return
+    if any("score_mod" in call.keywords or len(call.node.args) > 3 for call in script.named("flex_attention")):
+        return  # which may keep documents apart itself
     yield script.finding(
         "HM141",
         call.node,
@@ -126,7 +158,11 @@ def _reads_boundaries(function: ast.expr, script: Script) -> bool:
 
 def cut_without_boundaries(script: Script) -> Iterator[AuditFinding]:
     """HM142: documents laid end to end and cut, with nothing that says where one starts."""
-    joins = [(row.join.node, row.scope) for row in rows(script) if not isolates(row, script)]
+    joins = [
+        (row.join.node, row.scope)
+        for row in rows(script)
+        if not isolates(row, script) and not _speaks_of_boundaries(row.scope)
+    ]
     for node, scope in (*joins, *_joined_columns(script)):
         if not _is_cut(scope, script):
             continue
@@ -166,9 +202,10 @@ def _is_a_column(column: ast.expr, scope: ast.AST, script: Script) -> bool:
 
 
 def _speaks_of_boundaries(scope: ast.AST) -> bool:
-    words = BOUNDARIES | {"position_ids", "seq_lengths"}
+    words = BOUNDARIES | {"position_ids"}
     inside = (one for one in ast.walk(scope) if isinstance(one, (ast.Constant, ast.Name)))
-    return any(getattr(one, "id", getattr(one, "value", None)) in words for one in inside)
+    said = (getattr(one, "id", getattr(one, "value", None)) for one in inside)
+    return any(isinstance(word, str) and (word in words or _KEPT.search(word) is not None) for word in said)
 
 
 def _is_cut(scope: ast.AST, script: Script) -> bool:

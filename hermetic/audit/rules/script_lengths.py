@@ -9,7 +9,7 @@ from hermetic.audit.finding import AuditFinding
 from hermetic.audit.rule import Example, Rule
 from hermetic.audit.script.flow import expanded, joined, over_documents, peel
 from hermetic.audit.script.packing import is_range, rows
-from hermetic.audit.script.script import EDGES, LONGEST, Script, Slot
+from hermetic.audit.script.script import EDGES, FLASH_VARLEN, LONGEST, SLOTS, VARLEN, Script, Slot
 
 _LENGTHS: Final = re.compile(r"^(len|lens|lengths?|seq_?lens?|seq_?lengths?|doc_?lens?|document_lengths|sizes)$")
 _SUMS: Final = frozenset({"torch.cumsum", "numpy.cumsum", "itertools.accumulate"})
@@ -61,7 +61,7 @@ def no_leading_zero(script: Script) -> Iterator[AuditFinding]:
     seen: set[ast.AST] = set()
     for slot in _passed(script, EDGES):
         core = peel(slot.value, script.names).core
-        if core in seen or not _is_sum_of_lengths(core, script):
+        if core in seen or not _is_sum_of_lengths(core, script) or _is_for_a_helper(slot, script):
             continue
         seen.add(core)
         yield script.finding(
@@ -79,6 +79,16 @@ def no_leading_zero(script: Script) -> Iterator[AuditFinding]:
 def _passed(script: Script, keys: frozenset[str]) -> Iterator[Slot]:
     """What is given to a call or put into a batch; a variable may still be mended."""
     return (slot for slot in script.slot_values(*keys) if slot.how != "variable")
+
+
+def _is_for_a_helper(slot: Slot, script: Script) -> bool:
+    """Whether it is given to a function of this file that calls no kernel: what it expects is its own affair."""
+    function = slot.call.node.func if slot.call is not None else None
+    found = script.names.of(function.id, function) if isinstance(function, ast.Name) else []
+    defined = [one.node for one in found if one.kind == "define"]
+    return bool(defined) and not any(
+        above in defined for call in script.named(*VARLEN) for above in script.names.above(call.node)
+    )
 
 
 def _is_sum_of_lengths(core: ast.expr, script: Script) -> bool:
@@ -116,7 +126,7 @@ def wide_edges(script: Script) -> Iterator[AuditFinding]:
     seen: set[ast.AST] = set()
     for slot in _passed(script, EDGES):
         call = slot.call
-        if call is None or call.short != "flash_attn_varlen_func" or _width(slot.value, script) != "int64":
+        if call is None or call.short not in FLASH_VARLEN or _width(slot.value, script) != "int64":
             continue
         core = peel(slot.value, script.names).core
         if core in seen:
@@ -210,9 +220,16 @@ def _too_short(core: ast.expr, script: Script) -> str | None:
         other = _SMALLER.get(function.strip("<>"))
         of = core.func.value if isinstance(core.func, ast.Attribute) else (core.args[0] if core.args else None)
         return other if of is not None and len(core.args) < 2 and _are_lengths(of, script) else None
-    if isinstance(core, ast.Subscript) and script.value(core.slice) in (0, -1) and _are_lengths(core.value, script):
+    at_an_end = isinstance(core, ast.Subscript) and script.value(core.slice) in (0, -1)
+    if isinstance(core, ast.Subscript) and at_an_end and _are_lengths(core.value, script) and not _sorts(core, script):
         return f"that of the {'first' if script.value(core.slice) == 0 else 'last'}"
     return None
+
+
+def _sorts(node: ast.AST, script: Script) -> bool:
+    """Whether the function around a node sorts, so that the longest may well stand first or last."""
+    scope = script.names.function_of(node)
+    return any(script.names.function_of(call.node) is scope for call in script.named("sort", "<sorted>", "argsort"))
 
 
 def _are_lengths(node: ast.expr, script: Script) -> bool:
@@ -238,8 +255,9 @@ def edges_without_offset(script: Script) -> Iterator[AuditFinding]:
     """HM243: cumulative lengths of two batches, one after the other as they are."""
     for slot in script.slot_values(*EDGES):
         core = peel(slot.value, script.names, through_names=slot.how != "variable").core
-        if slot.how != "variable" and isinstance(peel(slot.value, script.names, through_names=False).core, ast.Name):
-            continue  # a variable has a slot of its own where it is assigned
+        name = peel(slot.value, script.names, through_names=False).core
+        if slot.how != "variable" and isinstance(name, ast.Name) and name.id in SLOTS:
+            continue  # such a variable has a slot of its own where it is assigned
         parts = _laid_end_to_end(core, script)
         if len(parts) < 2 or not all(_are_edges(part) for part in parts):
             continue

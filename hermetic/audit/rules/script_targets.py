@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.script.flow import joined, peel
-from hermetic.audit.script.packing import Row, builds_transformers_model, isolates, own_models, rows
+from hermetic.audit.script.packing import Row, builds_transformers_model, has_trainer, isolates, own_models, rows
 from hermetic.audit.script.script import Script, Slot
 
 
 def shifted_twice(script: Script) -> Iterator[AuditFinding]:
     """HM403: labels one token on from the inputs, for a model that shifts them itself."""
-    if not script.imports("transformers", "trl") or (own_models(script) and not builds_transformers_model(script)):
-        return
+    if not (builds_transformers_model(script) or (has_trainer(script) and not own_models(script))):
+        return  # a model of somebody else may well take shifted labels
     if any(True for _ in script.named("cross_entropy", "CrossEntropyLoss")):
         return  # a loss of the script's own takes shifted labels
     for slot in script.slot_values("labels"):

@@ -9,6 +9,9 @@ from hermetic.audit.script.flow import expanded, loop_around, mentioned
 from hermetic.audit.script.packing import builds_transformers_model, has_trainer, packs
 from hermetic.audit.script.script import Script
 
+_APART = frozenset({"split", "split_with_sizes", "tensor_split", "pad_sequence", "segment_reduce"})
+"""What takes a row of documents apart."""
+
 
 def mean_of_row_means(script: Script) -> Iterator[AuditFinding]:
     """HM501: a mean over rows of each row's mean."""
@@ -18,7 +21,11 @@ def mean_of_row_means(script: Script) -> Iterator[AuditFinding]:
         if call.node.args or call.node.keywords or not isinstance(call.node.func, ast.Attribute):
             continue
         inner = call.node.func.value
-        if _is_mean_of_each_row(inner, script) and _is_of_token_losses(inner, script):
+        if (
+            _is_mean_of_each_row(inner, script)
+            and _is_of_token_losses(inner, script)
+            and not _is_taken_apart(inner, script)
+        ):
             yield script.finding(
                 "HM501",
                 call.node,
@@ -48,6 +55,14 @@ def _is_over_rows(node: ast.expr, method: str, script: Script) -> bool:
         return _is_over_rows(node.func.value, method, script)
     axis = [word.value for word in node.keywords if word.arg in {"dim", "axis"}] + node.args[:1]
     return node.func.attr == method and len(axis) == 1 and script.value(axis[0]) in (1, -1)
+
+
+def _is_taken_apart(node: ast.expr, script: Script) -> bool:
+    """Whether the row was split into its documents before, so that its means are those of documents."""
+    return any(
+        isinstance(one, ast.Call) and (script.names.dotted(one.func) or "").rpartition(".")[2] in _APART
+        for one in expanded(node, script.names)
+    )
 
 
 def _is_of_token_losses(node: ast.expr, script: Script) -> bool:
@@ -90,8 +105,15 @@ def _is_a_mean_loss(node: ast.expr, script: Script) -> bool:
     """``model(...).loss``, also by way of a name."""
     if isinstance(node, ast.Name):
         values = [one.value for one in script.names.of(node.id, node) if one.kind == "assign" and one.value is not None]
-        return any(isinstance(value, ast.Attribute) and value.attr == "loss" for value in values)
-    return isinstance(node, ast.Attribute) and node.attr == "loss"
+        return any(_word(value) == "loss" for value in values)
+    return _word(node) == "loss"
+
+
+def _word(node: ast.AST) -> object:
+    """The last name of an attribute or an entry: ``out.loss`` and ``out["loss"]``."""
+    if isinstance(node, ast.Subscript):
+        return node.slice.value if isinstance(node.slice, ast.Constant) else None
+    return node.attr if isinstance(node, ast.Attribute) else None
 
 
 def _is_a_share(node: ast.AST, script: Script) -> bool:
@@ -119,7 +141,7 @@ def _is_backed(node: ast.AST, script: Script) -> bool:
 
 def _counts_steps(node: ast.expr) -> bool:
     """A name such as ``accumulation_steps``, or ``len(micro_batches)``."""
-    words = {*mentioned(node), *(one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute))}
+    words = {*mentioned(node), *(str(_word(one)) for one in ast.walk(node))}
     return any("accum" in word.lower() or "micro" in word.lower() for word in words)
 
 

@@ -52,6 +52,9 @@ _TURNS: Final = re.compile(
 )
 """Names of collections of pieces of one document."""
 
+_BATCHES: Final = re.compile(r"(^|_)(data)?(loaders?|dl|batches)$")
+"""Names of collections of batches, whose documents lie side by side already."""
+
 Loop = ast.For | ast.AsyncFor | ast.comprehension
 
 
@@ -224,6 +227,8 @@ def loop_around(node: ast.AST, names: Names) -> ast.For | ast.AsyncFor | None:
 def over_documents(join: Join, names: Names) -> bool:
     """Whether what is laid end to end are documents, and not the turns or the pieces of one."""
     over = collection_name(join.loop, names)
+    if _BATCHES.search(over.lower()):
+        return False
     if _TURNS.search(over.lower()) or any(_TURNS.fullmatch(name.lower()) for name in loop_names(join.loop)):
         return False
     element = _first(join.element, names)

@@ -15,6 +15,9 @@ from hermetic.audit.script.script import BOUNDARIES, Call, Script, Slot
 
 FLATTENING: Final = ("DataCollatorWithFlattening", "pack_dataset", "PackedDataset", "pack_sources")
 _RANGES: Final = frozenset({"torch.arange", "numpy.arange", "<range>"})
+_COUNTS: Final = frozenset({"Counter", "len", "set", "max", "min", "sum", "unique", "bincount"})
+"""Functions that tokens are given to for their statistics."""
+
 _FLASH: Final = ("flash_attention", "flash_attn", "kernels-community/flash", "kernels-community/vllm-flash")
 
 
@@ -69,8 +72,15 @@ def _loose(script: Script) -> Iterator[Join]:
             join = joined(node, script.names) if script.names.definition(node.id, node) is None else None
         else:
             continue
-        if join is not None and _is_token_ids(join, script.names):
+        if join is not None and _is_token_ids(join, script.names) and not _is_counted(node, script):
             yield join
+
+
+def _is_counted(node: ast.expr, script: Script) -> bool:
+    """Whether tokens are looked at and no row is made of them."""
+    parent = script.names.parents.get(node)
+    name = script.names.dotted(parent.func) if isinstance(parent, ast.Call) else None
+    return (name or "").strip("<>").rpartition(".")[2] in _COUNTS
 
 
 def _is_token_ids(join: Join, names: Names) -> bool:
@@ -196,13 +206,14 @@ def may_be_flash(script: Script) -> bool:
     return any(not isinstance(one, str) or one.startswith(_FLASH) for one in implementations(script))
 
 
-def own_models(script: Script) -> set[str]:
-    """Names of torch modules that the script defines."""
+def own_models(script: Script, *, wrappers: bool = True) -> set[str]:
+    """Names of torch modules that the script defines, with or without Lightning's, which wrap another."""
+    known = {"Module", "PreTrainedModel"} | ({"LightningModule"} if wrappers else set())
     found = set()
     for node in script.names.nodes:
         if isinstance(node, ast.ClassDef):
             bases = {(script.names.dotted(base) or "").rpartition(".")[2] for base in node.bases}
-            found |= {node.name} if bases & {"Module", "PreTrainedModel", "LightningModule"} else set()
+            found |= {node.name} if bases & known else set()
     return found
 
 

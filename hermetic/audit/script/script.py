@@ -24,7 +24,17 @@ EDGES: Final = frozenset(
 """Names of cumulative lengths."""
 
 NUMBERS: Final = frozenset(
-    {"seq_idx", "document_ids", "document_id", "doc_ids", "doc_id", "segment_ids", "segment_id", "sequence_ids"}
+    {
+        "seq_idx",
+        "document_ids",
+        "document_id",
+        "doc_ids",
+        "doc_id",
+        "segment_ids",
+        "segment_id",
+        "sequence_id",
+        "sequence_ids",
+    }
 )
 """Names of the document that each token is of."""
 
@@ -39,12 +49,19 @@ IGNORED: Final = -100
 BOUNDARIES: Final = EDGES | NUMBERS
 SLOTS: Final = BOUNDARIES | LONGEST | {"input_ids", "labels", "attention_mask", "position_ids"}
 
-VARLEN: Final = frozenset({"flash_attn_varlen_func", "varlen_attn"})
 _ORDER: Final = {
     "flash_attn_varlen_func": ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"),
+    "flash_attn_varlen_qkvpacked_func": ("qkv", "cu_seqlens", "max_seqlen"),
+    "flash_attn_varlen_kvpacked_func": ("q", "kv", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"),
     "varlen_attn": ("q", "k", "v", "cu_seq_q", "cu_seq_k", "max_q", "max_k"),
 }
 """Positional arguments of attention kernels."""
+
+VARLEN: Final = frozenset(_ORDER)
+"""Attention kernels that are told where documents start."""
+
+FLASH_VARLEN: Final = VARLEN - {"varlen_attn"}
+"""Those of flash attention, which take lengths of 32 bits alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
