@@ -176,8 +176,10 @@ TWINS = {
             edges = cu_seqlens.tolist()
             return @
         """,
-        "torch.cat([F.scaled_dot_product_attention(q[s:e], k[s:e], v[s:e], is_causal=True)"
-        " for s, e in zip(edges, edges[1:])])",
+        (
+            "torch.cat([F.scaled_dot_product_attention(q[s:e], k[s:e], v[s:e], is_causal=True)"
+            " for s, e in zip(edges, edges[1:])])"
+        ),
         "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
         "HM140",
     ),
