@@ -11,7 +11,7 @@ import hermetic
 from hermetic.audit.batch.audit import audit_batch
 from hermetic.audit.batch.facts import facts_of
 from hermetic.audit.batch.tensors import tensors_of
-from hermetic.audit.readings import FLASH_ATTENTION, SDPA, readings
+from hermetic.audit.reading import FLASH_ATTENTION, SDPA, readings
 from hermetic.batch import Boundaries
 from hermetic.batch.dialects import additive_mask, dense_mask
 from hermetic.errors import AuditError

@@ -1,5 +1,8 @@
 """What each backend reads is what transformers' own helpers say, and what the kernels' arguments say."""
 
+from importlib import import_module
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 from transformers.masking_utils import find_packed_sequence_indices
 from transformers.modeling_flash_attention_utils import _is_packed_sequence, prepare_fa_kwargs_from_position_ids
 
-from hermetic.audit.readings import (
+from hermetic.audit.reading import (
     COLUMN,
     FLASH_ATTENTION,
     SDPA,
@@ -163,3 +166,13 @@ def test_numbers_and_lengths_have_readers_of_their_own():
         STATE: ((0, 2, 5),),
         COLUMN: ((0, 2, 5),),
     }
+
+
+def test_every_name_of_the_package_is_there_and_is_no_module():
+    package = import_module("hermetic.audit")
+    homes = [import_module(f"hermetic.audit.{name}") for name in ("batch.audit", "folder", "reading")]
+
+    assert [name for name in package.__all__ if isinstance(getattr(package, name), ModuleType)] == []
+    assert [package.audit_batch, package.audit_folder, package.readings] == [
+        home.__dict__[name] for home, name in zip(homes, ("audit_batch", "audit_folder", "readings"), strict=True)
+    ]

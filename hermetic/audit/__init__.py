@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hermetic.audit.command import audit_command
     from hermetic.audit.config import audit_config
     from hermetic.audit.folder import audit_folder
-    from hermetic.audit.readings import Reading
+    from hermetic.audit.reading import Reading, readings
     from hermetic.audit.script.report import audit_script
 
 __all__ = [
@@ -31,16 +31,18 @@ __all__ = [
     "audit_config",
     "audit_folder",
     "audit_script",
+    "readings",
 ]
 
 _HOMES = {
-    "Reading": "hermetic.audit.readings",
+    "Reading": "hermetic.audit.reading",
     "audit": "hermetic.audit.anything",
     "audit_batch": "hermetic.audit.batch.audit",
     "audit_command": "hermetic.audit.command",
     "audit_config": "hermetic.audit.config",
     "audit_folder": "hermetic.audit.folder",
     "audit_script": "hermetic.audit.script.report",
+    "readings": "hermetic.audit.reading",
 }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from hermetic.audit.batch.names import LABELS, LENGTHS, MASK, NUMBERS, POSITIONS, TOKENS
 from hermetic.audit.batch.tensors import BatchTensors
-from hermetic.audit.readings import (
+from hermetic.audit.reading import (
     COLUMN,
     FLASH_ATTENTION,
     SDPA,

@@ -8,7 +8,7 @@ from hermetic.audit.batch.facts import BatchFacts, View, after_padding, listed, 
 from hermetic.audit.batch.names import FLASH, LABELS, MASK, PADDED_EDGES, PAST, POSITIONS, TOKENS
 from hermetic.audit.batch.tensors import Bools, Ints
 from hermetic.audit.finding import AuditFinding
-from hermetic.audit.readings import edges_by_minimum, edges_by_steps, stream_edges, text_plane
+from hermetic.audit.reading import edges_by_minimum, edges_by_steps, stream_edges, text_plane
 from hermetic.constants import IGNORE_INDEX
 
 _STARTS_IN_USE = (0, 2)

@@ -20,7 +20,7 @@ from hermetic.audit.batch.sizes import LARGEST_SQUARE
 from hermetic.audit.batch.targets import silent_documents, supervised
 from hermetic.audit.batch.tensors import BatchTensors, tensors_of
 from hermetic.audit.finding import AuditFinding, AuditReport
-from hermetic.audit.readings import readings
+from hermetic.audit.reading import readings
 
 
 def audit_batch(

@@ -8,7 +8,7 @@ from hermetic.audit.batch.facts import BatchFacts, distinct_edges, is_padding, l
 from hermetic.audit.batch.names import EDGES, FLASH, LENGTHS, LONGEST, NUMBERS, PADDED_EDGES, TOKENS
 from hermetic.audit.batch.tensors import Ints
 from hermetic.audit.finding import AuditFinding
-from hermetic.audit.readings import rows_of_lists, stream_edges
+from hermetic.audit.reading import rows_of_lists, stream_edges
 
 _WITH_INT32 = (*EDGES, *PADDED_EDGES, "seq_idx")
 _ALSO_64_BITS = "cu_seqlens"

@@ -23,7 +23,7 @@ from hermetic.audit.batch.names import (
 )
 from hermetic.audit.batch.tensors import BatchTensors, Bools, Ints, Tensor
 from hermetic.audit.finding import AuditFinding, Certainty
-from hermetic.audit.readings import edges_by_sight, over_pairs, positions_of, rows_of_lists, starts_fit, stream_edges
+from hermetic.audit.reading import edges_by_sight, over_pairs, positions_of, rows_of_lists, starts_fit, stream_edges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hermetic.audit.batch.names import DECODER, LABELS, LOSS_MASK, SHIFTED_LABELS, TOKENS
 from hermetic.audit.batch.tensors import BatchTensors, Bools, Ints
-from hermetic.audit.readings import rows_of_lists
+from hermetic.audit.reading import rows_of_lists
 
 _OFFSETS = (0, 1, 2, -1)
 _IN_ROWS = 2

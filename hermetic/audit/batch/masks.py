@@ -8,7 +8,7 @@ from hermetic.audit.batch.facts import BatchFacts
 from hermetic.audit.batch.names import MASK
 from hermetic.audit.batch.tensors import Bools
 from hermetic.audit.finding import AuditFinding
-from hermetic.audit.readings import is_of_ones, over_pairs
+from hermetic.audit.reading import is_of_ones, over_pairs
 
 _LEAVE_OUT = (
     "Leave it out: with no mask, no cache and positions that restart, transformers looks for documents; or seal"

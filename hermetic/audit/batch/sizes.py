@@ -9,7 +9,7 @@ from hermetic.audit.batch.labels import of_a_decoder
 from hermetic.audit.batch.names import LABELS, MASK, PAST, POSITIONS, TOKENS
 from hermetic.audit.batch.tensors import Tensor, per_token
 from hermetic.audit.finding import AuditFinding
-from hermetic.audit.readings import over_pairs, positions_of, starts_fit
+from hermetic.audit.reading import over_pairs, positions_of, starts_fit
 from hermetic.constants import INT32_MAX
 
 LARGEST_SQUARE = 46340
