@@ -9,6 +9,7 @@ import ast
 import io
 import json
 import re
+import stat
 import sys
 import tokenize
 import warnings
@@ -20,11 +21,14 @@ from typing import Any, Final
 from hermetic.audit.finding import Place
 from hermetic.errors import AuditError
 
-LARGEST: Final = 4 * 2**20
+LARGEST: Final = 2**20
 """Bytes of a file."""
 
 _LINES: Final = re.compile(r"\r\n|\r|\n")
 _MAGIC: Final = re.compile(r"^\s*[%!?]|^\s*[\w., ]+=\s*[%!]|^\s*[\w.]+\?{1,2}\s*$")
+_GOES_ON: Final = re.compile(r"\\\s*$")
+"""The end of a line that the next one belongs to."""
+
 _CELL_OF_ANOTHER_LANGUAGE: Final = re.compile(r"^\s*%%(?!time|capture|prun|timeit)")
 
 
@@ -42,11 +46,16 @@ class Source:
         """Where a node stands; lines of a notebook count from the start of their cell."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         column = len(self.lines[line - 1].encode()[:column].decode(errors="ignore")) + 1  # ast counts bytes
-        inside = [(number, start) for number, start in self.cells if start <= line]
-        if inside:
-            number, start = inside[-1]
-            key, line = f"cell {number}: {key}", line - start + 1
+        number, line = _in_a_cell(self.cells, line)
+        if number is not None:
+            key = f"cell {number}: {key}"
         return Place(key=key, file=self.file, line=line, column=column)
+
+
+def _in_a_cell(cells: tuple[tuple[int, int], ...], line: int) -> tuple[int | None, int]:
+    """The cell of a line, if there are cells, and the line in it."""
+    inside = [(number, start) for number, start in cells if start <= line]
+    return (inside[-1][0], line - inside[-1][1] + 1) if inside else (None, line)
 
 
 def read_source(path: str | Path) -> Source:
@@ -57,10 +66,14 @@ def read_source(path: str | Path) -> Source:
     """
     path = Path(path)
     try:
-        size = path.stat().st_size
-        data = path.read_bytes() if size <= LARGEST else b""
+        about = path.stat()
+        size = about.st_size
+        regular = stat.S_ISREG(about.st_mode)  # a pipe may never end
+        data = path.read_bytes() if regular and size <= LARGEST else b""
     except (OSError, ValueError) as error:
         raise AuditError(f"script {path} cannot be read: {error}; expected a Python file or a notebook") from error
+    if not regular:
+        raise AuditError(f"script {path} cannot be read: it is no regular file; expected a Python file or a notebook")
     if size > LARGEST:
         raise AuditError(
             f"script {path} has {size} bytes; expected a training script of at most {LARGEST}. Audit the file that "
@@ -84,7 +97,7 @@ def _decoded(path: Path, data: bytes) -> str:
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return data.decode(encoding)
-    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+    except (SyntaxError, ValueError, LookupError) as error:  # some codecs raise ValueError, which UnicodeError is too
         raise AuditError(
             f"script {path} cannot be decoded: {error}; expected UTF-8, or a line such as # -*- coding: latin-1 -*- "
             "that names its encoding"
@@ -97,7 +110,7 @@ def _source(file: str, text: str, cells: tuple[tuple[int, int], ...] = ()) -> So
             warnings.simplefilter("ignore")  # odd escapes in strings are the script's own affair
             tree = ast.parse(text)
     except SyntaxError as error:
-        raise AuditError(_not_python(file, error)) from error
+        raise AuditError(_not_python(file, error, cells)) from error
     except (RecursionError, MemoryError) as error:
         raise AuditError(f"script {file} is nested too deeply to be parsed; expected code that Python runs") from error
     except ValueError as error:
@@ -105,14 +118,19 @@ def _source(file: str, text: str, cells: tuple[tuple[int, int], ...] = ()) -> So
     return Source(file=file, lines=tuple(_LINES.split(text)), tree=tree, cells=cells)
 
 
-def _not_python(file: str, error: SyntaxError) -> str:
+def _not_python(file: str, error: SyntaxError, cells: tuple[tuple[int, int], ...]) -> str:
     line = (error.text or "").strip()
     old = re.match(r"(print|exec)\s+[^=(\s]|except\s+\w+\s*,\s*\w+\s*:|raise\s+\w+\s*,", line)
-    hint = (
-        "This is Python 2; convert it, or audit the configuration" if old else "Repair it, or audit it with a newer one"
-    )
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return f"script {file}, line {error.lineno}: {error.msg}; expected what Python {ours} can parse. {hint}"
+    hint = (
+        "This is Python 2; convert it, or audit the configuration"
+        if old
+        else f"Repair it, or, if it needs a Python newer than {ours}, run the audit with that one"
+    )
+    number, at = _in_a_cell(cells, error.lineno or 1)
+    cell = "" if number is None else f", cell {number}"
+    where = "" if error.lineno is None else f", line {at}"
+    return f"script {file}{cell}{where}: {error.msg}; expected what Python {ours} can parse. {hint}"
 
 
 def _cells(path: Path, data: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
@@ -132,7 +150,12 @@ def _code(path: Path, notebook: Any) -> Iterator[tuple[int, str]]:
     """Code cells as Python, without lines for the shell and for IPython."""
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
-        raise AuditError(f"notebook {path} has no list of cells; expected version 4 of the format. Save it anew")
+        raise AuditError(
+            f"notebook {path} has no list of cells; expected version 4 of the format. Convert an older one with "
+            "jupyter nbconvert --to notebook"
+        )
+    if (language := _language(notebook)) not in {"python", ""}:
+        raise AuditError(f"notebook {path} is written in {language}; expected one in Python")
     for number, cell in enumerate(cells, start=1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
             continue
@@ -140,7 +163,17 @@ def _code(path: Path, notebook: Any) -> Iterator[tuple[int, str]]:
         text = "".join(map(str, written)) if isinstance(written, list) else str(written)
         if _CELL_OF_ANOTHER_LANGUAGE.match(text):
             continue
-        yield number, text if _is_python(text) else "\n".join(_without_magic(line) for line in _LINES.split(text))
+        yield number, text if _is_python(text) else "\n".join(_without_magic(_LINES.split(text)))
+
+
+def _language(notebook: dict[str, Any]) -> str:
+    """What a notebook says of its language; empty if it says nothing."""
+    about: Any = notebook.get("metadata")
+    for key, name in (("language_info", "name"), ("kernelspec", "language")):
+        inside = about.get(key) if isinstance(about, dict) else None
+        if isinstance(inside, dict) and isinstance(said := inside.get(name), str):
+            return said.strip().lower()
+    return ""
 
 
 def _is_python(text: str) -> bool:
@@ -154,6 +187,16 @@ def _is_python(text: str) -> bool:
     return True
 
 
-def _without_magic(line: str) -> str:
-    """A line for the shell or for IPython becomes ``pass``, so that a block that holds it alone stays a block."""
-    return line[: len(line) - len(line.lstrip())] + "pass" if _MAGIC.match(line) else line
+def _without_magic(lines: list[str]) -> Iterator[str]:
+    """A line for the shell or for IPython becomes ``pass``, so that a block that holds it alone stays a block.
+
+    Lines that such a line goes on to become empty, so that all others keep their numbers.
+    """
+    goes_on = False
+    for line in lines:
+        magic = bool(_MAGIC.match(line))
+        if goes_on:
+            yield ""
+        else:
+            yield line[: len(line) - len(line.lstrip())] + "pass" if magic else line
+        goes_on = (goes_on or magic) and bool(_GOES_ON.search(line))
