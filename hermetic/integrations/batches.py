@@ -48,8 +48,11 @@ def logits_of_batch(logits: torch.Tensor) -> torch.Tensor:
 
 
 def no_loss(logits: torch.Tensor) -> torch.Tensor:
-    """0.0, connected to the graph: what a micro-batch adds that has no target in a step that has some."""
-    return logits[..., :0].float().sum()
+    """0.0, connected to the graph: what a micro-batch adds that has no target in a step that has some.
+
+    In the dtype of a loss, float32 or more: ranks that have a target gather theirs with it.
+    """
+    return logits[..., :0].to(torch.promote_types(logits.dtype, torch.float32)).sum()
 
 
 def without_targets(inputs: Mapping[str, Any]) -> dict[str, Any]:

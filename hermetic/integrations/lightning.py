@@ -40,7 +40,25 @@ def _class_of_lightning(name: str) -> Any:
 _ACCUMULATION_SCHEDULER = _class_of_lightning("callbacks.GradientAccumulationScheduler")
 
 
-class WeighedLoader:
+class DealtOut:
+    """The batches of a ``RowLoader``, which are one rank's already: Lightning deals out every ``DataLoader`` anew."""
+
+    def __init__(self, loader: RowLoader) -> None:
+        """Wrap a loader.
+
+        Args:
+            loader: of model inputs, as ``PackedCollator`` makes them.
+        """
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield from self.loader
+
+
+class WeighedLoader(DealtOut):
     """The micro-batches of a ``RowLoader``, each with what its loss is divided by.
 
     Lightning divides a micro-batch's loss by ``accumulate_grad_batches`` and averages gradients over ranks; the divisor
@@ -65,7 +83,7 @@ class WeighedLoader:
             reduction: as in ``packed_loss``.
             limit: micro-batches of an epoch after which Lightning stops and takes its last step.
         """
-        self.loader = loader
+        super().__init__(loader)
         self.sampler: Any = loader.batch_sampler
         """Whose epoch Lightning sets."""
         self.accumulation_steps = accumulation_steps
@@ -74,9 +92,6 @@ class WeighedLoader:
         self.limit = limit
         self._given = 0
         self._resumed: Mapping[str, int] | None = None
-
-    def __len__(self) -> int:
-        return len(self.loader)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         resumed, self._resumed = self._resumed, None
@@ -165,9 +180,9 @@ class PackedDataModule(_class_of_lightning("LightningDataModule")):  # type: ign
             limit=int(limit * len(loader)) if isinstance(limit, float) else limit,
         )
 
-    def evaluation_dataloader(self) -> RowLoader:
+    def evaluation_dataloader(self) -> DealtOut:
         """This rank's rows of the evaluation, in order; a rank without a row runs one without a target."""
-        return self._loader(self.evaluation, seed=None)
+        return DealtOut(self._loader(self.evaluation, seed=None))
 
     def _loader(self, rows: Any, **options: Any) -> RowLoader:
         return row_loader(
