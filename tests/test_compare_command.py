@@ -1,7 +1,9 @@
 """``hermetic compare`` and the documents that it makes itself."""
 
 import json
+import re
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import transformers
@@ -122,6 +124,78 @@ def test_wrong_usage_is_exit_code_2_with_the_reason(arguments, said, tmp_path, m
     assert said in done.stderr
     assert done.stdout == ""
     assert everything_under(tmp_path) == []
+
+
+def test_arms_may_have_spaces_between_them(tmp_path, llama):
+    source = token_file(tmp_path / "documents.jsonl", LENGTHS)
+    common = ["--model", llama, "--data", source, "--capacity", 16, "--steps", 1, "--seeds", 1, "--json"]
+    done = run(*common, "--arms", " sealed, naive ")
+    assert done.exit_code == 0, done.output
+    assert [arm["name"] for arm in only_json(done.stdout)["arms"]] == ["naive", "sealed"]
+
+
+@pytest.fixture
+def sources(tmp_path, monkeypatch):
+    """Files by the names that the tests below give, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    token_file(tmp_path / "good.jsonl", LENGTHS)
+    token_file(tmp_path / "long.jsonl", [5, 40, 3])
+    token_file(tmp_path / "lone.jsonl", [1, 1])
+    (tmp_path / "bad.jsonl").write_text("{not json\n")
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "beyond.jsonl").write_text('{"input_ids": [1, 999999]}\n')
+    (tmp_path / "folder").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"--data": "long.jsonl"}, "HE101: .*long.jsonl:2: document 1 has 40 tokens and a row holds 16"),
+        ({"--heldout": "long.jsonl"}, "HE101: .*long.jsonl:2: document 1 has 40 tokens and a row holds 16"),
+        ({"--model": "./nowhere"}, "HE600: no tokenizer can be loaded from './nowhere'"),
+        ({"--model": "folder"}, "HE600: no tokenizer can be loaded from 'folder'"),
+        ({"--heldout": "nowhere.jsonl"}, "HE601: nowhere.jsonl does not exist"),
+        ({"--heldout": "bad.jsonl"}, "HE601: bad.jsonl:1: malformed JSON"),
+        ({"--heldout": "empty.jsonl"}, "HE601: empty.jsonl is empty"),
+        ({"--heldout": "folder"}, "HE604: folder has no manifest.json"),
+        ({"--heldout": "lone.jsonl"}, "HE700: lone.jsonl holds out 2 documents, and no token of them is supervised"),
+        ({"--heldout": "beyond.jsonl"}, r"HE602: beyond.jsonl:1: input_ids\[1\] is 999999"),
+        ({"--arms": "naive,"}, "HE700: arm '' is unknown"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_is_trained(changes, said, llama, sources, monkeypatch):
+    monkeypatch.setattr(
+        import_module("hermetic.compare.compare"), "run_comparison", lambda *_, **__: pytest.fail("it was trained")
+    )
+    before = everything_under(sources)
+    chosen = {"--model": llama, "--data": "good.jsonl", "--capacity": 16, "--seeds": 1, "--out": "out", **changes}
+    done = run(*(word for pair in chosen.items() for word in pair))
+
+    assert done.exit_code == 2
+    assert re.search(said, done.stderr)
+    assert done.stdout == ""
+    assert everything_under(sources) == before
+
+
+@pytest.mark.parametrize(
+    ("module", "draws"), [("hermetic.compare.compare", "page"), ("hermetic.report", "write_report")]
+)
+def test_an_error_while_a_page_is_drawn_loses_nothing_that_was_measured(module, draws, llama, sources, monkeypatch):
+    def broken(*_):
+        raise MemoryError("no room for a page")
+
+    monkeypatch.setattr(import_module(module), draws, broken)
+    common = ["--model", llama, "--data", "good.jsonl", "--capacity", 16, "--steps", 1, "--seeds", 1, "--arms", "naive"]
+    done = run(*common, "--json", "--out", "out", "--html", "page.html")
+
+    assert isinstance(done.exception, MemoryError)
+    kept = json.loads((sources / "out" / "comparison.json").read_text())
+    assert len(kept["arms"][0]["runs"]) == 1
+    assert (sources / "out" / "packed" / "manifest.json").is_file()
+    assert not (sources / "page.html").exists()
+    if draws == "write_report":
+        assert only_json(done.stdout) == kept, "it was said before the page was drawn"
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from data_helpers import DEMO_TOKENIZER, everything_under
 from train_helpers import largest_relative, model_folder, packed_folder, tiny_network, token_file
 
 from hermetic.compare import ARMS, Subject, all_arms, compare, run_arm, run_comparison, start_of
-from hermetic.compare.rows import held_out, rows_of
+from hermetic.compare.rows import check_heldout, held_out, rows_of
 from hermetic.data import load_tokenizer, pack_sources
 from hermetic.demo.presets import PRESETS, compare_data, compare_preset
 from hermetic.errors import PackedDataError, SourceError, TrainError
@@ -103,6 +103,17 @@ def test_the_written_result_is_the_returned_one_with_its_page_and_rows(result, t
     assert (out / "packed" / "manifest.json").is_file()
     spread = result.to_dict()["arms"][1]["spread"]
     assert set(spread) >= {"train_loss", "heldout_loss", "heldout_minus_padded", "train_illusion", "memory"}
+
+
+def test_a_held_out_token_that_the_model_does_not_embed_is_refused_by_its_number(tmp_path):
+    rows = held_out(packed_folder(tmp_path, LENGTHS, capacity=16))
+    largest = max(int(max(document["input_ids"])) for row in rows.heldout for document in row)
+    network = torch.nn.Module()
+    network.get_input_embeddings = lambda: torch.nn.Embedding(largest + 1, 1)
+    check_heldout(network, rows, "some.jsonl")
+    network.get_input_embeddings = lambda: torch.nn.Embedding(largest, 1)
+    with pytest.raises(TrainError, match=f"some.jsonl holds out the token id {largest} and the model embeds {largest}"):
+        check_heldout(network, rows, "some.jsonl")
 
 
 def test_every_arm_takes_the_same_documents_in_the_same_steps(tmp_path):

@@ -83,16 +83,17 @@ def compare(
             capacity=capacity,
             heldout=heldout,
             seeds=seeds,
-            arms=arms.split(","),
+            arms=[name.strip() for name in arms.split(",")],
             on_overflow=on_overflow,
             backend=backend,
             out=out,
             trust_remote_code=trust_remote_code,
             on_step=on_step,
         )
-    if html is not None:
-        write_report(result, html)
+    # before the page: whatever becomes of that, what was measured has been said
     if as_json:
         print_json(result.to_dict())
     else:
         out_console.print(render(result))
+    if html is not None:
+        write_report(result, html)

@@ -3,7 +3,8 @@
 Algorithm: a source is packed (or a packed folder opened), some rows are held out, and ``run_comparison`` trains every
 arm on the rest with every seed. A model folder gives the same weights to every seed; a function that makes a model may
 draw others.
-Guarantee: with ``out``, the folder is written whole, after the last run, or not at all.
+Guarantee: with ``out``, the folder appears after the last run, with the result in it, or not at all; its page is drawn
+when it is there, so that an error while drawing loses nothing that was measured.
 Price: that of ``hermetic.compare.run``; the model is loaded anew for each run.
 """
 
@@ -24,7 +25,7 @@ from hermetic.compare.arms import ARMS, arms_by_name
 from hermetic.compare.page import page
 from hermetic.compare.progress import OnStep
 from hermetic.compare.records import Comparison
-from hermetic.compare.rows import rows_of
+from hermetic.compare.rows import check_heldout, rows_of
 from hermetic.compare.run import Subject, run_comparison
 from hermetic.data import load_tokenizer
 from hermetic.data.folders import new_folder
@@ -103,6 +104,7 @@ def compare(
         make = model if callable(model) else _loader(model, trust_remote_code=trust_remote_code)
         first = make(settings.seed)
         check_vocabulary(first, rows.trained, data)
+        check_heldout(first, rows, data if heldout is None else heldout)
         check_weights(first)
         subject = Subject(
             name=type(first).__name__ if callable(model) else os.fspath(model),
@@ -122,7 +124,8 @@ def compare(
         )
         if out is not None:
             write_text(folder / RESULT_NAME, json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n")
-            write_text(folder / PAGE_NAME, page(result))
+    if out is not None:
+        write_text(Path(out) / PAGE_NAME, page(result))
     return result
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from hermetic.constants import IGNORE_INDEX
 from hermetic.data import PackedData, PackManifest
 from hermetic.errors import TrainError
 from hermetic.train import packed_data
@@ -82,6 +83,32 @@ def rows_of(
     (folder / "heldout").mkdir()
     other = packed_data(heldout, tokenizer, folder=folder / "heldout", **options)
     return ComparedRows(trained=packed, heldout=tuple(map(list, other.rows())))
+
+
+def check_heldout(network: Any, rows: ComparedRows, source: str | os.PathLike[str]) -> None:
+    """Refuse, before anything is trained, rows on which nothing could be measured after it.
+
+    Args:
+        network: the model, for the tokens that it embeds.
+        rows: its held-out ones are looked at.
+        source: where they are from.
+
+    Raises:
+        TrainError: none of their tokens is supervised, or the model does not embed one.
+    """
+    size = network.get_input_embeddings().num_embeddings
+    documents = [document for row in rows.heldout for document in row]
+    largest = max((int(np.max(document["input_ids"])) for document in documents), default=0)
+    if largest >= size:
+        raise TrainError(
+            f"{os.fspath(source)} holds out the token id {largest} and the model embeds {size} tokens; expected ids "
+            "below that. Pack the source with this model's tokenizer"
+        )
+    if not any((np.asarray(document["labels"][1:]) != IGNORE_INDEX).any() for document in documents):
+        raise TrainError(
+            f"{os.fspath(source)} holds out {len(documents)} documents, and no token of them is supervised; expected "
+            "some, for there is no loss to measure else. Hold out others"
+        )
 
 
 def held_out(packed: PackedData) -> ComparedRows:
