@@ -144,8 +144,8 @@ class PackedRows:
             raise TrainError(
                 f"the loss is left to {type(trainer.model).__name__}, which takes no num_items_in_batch, and a step "
                 f"has {parts} micro-batches: it would be the mean of their means, in which a token weighs by its "
-                "company; expected loss_reduction='token'. A Trainer whose own compute_loss divides by the whole step says so "
-                "with loss_is_scaled_for_ga=True"
+                "company; expected loss_reduction='token'. A Trainer whose own compute_loss divides by the whole step "
+                "says so with loss_is_scaled_for_ga=True"
             )
 
     def _row_loader(self, dataset: Any, **options: Any) -> Any:
