@@ -29,7 +29,7 @@ LOCATION = {
     "properties": {
         "physicalLocation": {
             "type": "object",
-            "required": ["artifactLocation"],
+            "required": ["artifactLocation", "region"],
             "additionalProperties": False,
             "properties": {
                 "artifactLocation": {
@@ -117,7 +117,8 @@ SARIF = {
         "runs": {"type": "array", "items": RUN},
     },
 }
-"""What the published schema requires of the parts that are written here, and no part that it does not know."""
+"""What the published schema requires of the parts that are written here, and no part that it does not know; and a
+region of every file, which GitHub requires."""
 
 
 def valid(log: dict) -> dict:
@@ -207,13 +208,33 @@ def test_paths_are_relative_uris_below_the_base_and_file_uris_elsewhere(tmp_path
     assert uri("train.py", base=tmp_path / "sub") == (tmp_path / "train.py").resolve().as_uri()
 
 
-def test_what_has_no_line_or_no_file_has_no_region():
+def test_paths_are_relative_to_the_repository_of_the_file_wherever_the_audit_runs(tmp_path, monkeypatch):
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    (tmp_path / "repository" / "sub").mkdir()
+    for here, file in (
+        ("repository/sub", "train.py"),
+        ("repository", "sub/train.py"),
+        (".", str(tmp_path / "repository" / "sub" / "train.py")),
+    ):
+        monkeypatch.chdir(tmp_path / here)
+        (one,) = valid(to_sarif(report(finding(place=Place(key="k", file=file, line=1)))))["results"]
+        assert one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "sub/train.py"
+
+
+def test_a_file_has_a_line_whatever_is_known_of_it_and_what_is_in_none_has_its_name():
     places = [Place(key="cu_seqlens"), Place(key="k", file="a.yaml"), Place(key="cell 2: k", file="a.ipynb", line=3)]
     run = valid(to_sarif(report(*(finding(place=place) for place in places))))
     locations = [one["locations"][0] for one in run["results"]]
 
-    assert ["region" in one.get("physicalLocation", {}) for one in locations] == [False, False, False]
-    assert ["physicalLocation" in one for one in locations] == [False, True, True]
+    assert [one.get("physicalLocation", {}).get("region") for one in locations] == [
+        None,
+        {"startLine": 1},
+        {"startLine": 1},
+    ]
+    assert [one["message"]["text"] for one in run["results"]][1:] == [
+        "a mask. Leave it out.",
+        "cell 2, line 3: a mask. Leave it out.",
+    ]
     assert [one["logicalLocations"][0]["fullyQualifiedName"] for one in locations] == [place.key for place in places]
 
 
