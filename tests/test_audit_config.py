@@ -19,6 +19,9 @@ CASES = list(cases())
 SOUND = [case for case in CASES if "_sound" in case.path.name]
 
 
+WITH = {None: {}, "0.18.2": {"trl": "0.18.2"}, "1.16.0": {"trl": "1.16.0"}}
+
+
 def place_of(name):
     return Place(key=name)
 
@@ -134,7 +137,7 @@ def test_where_not_all_settings_were_read_nothing_is_taken_for_a_default():
     packing = {"packing": Setting(value=True, place=place_of("packing"))}
     wrapped = packing | {"packing_strategy": Setting(value="wrapped", place=place_of("packing_strategy"))}
 
-    assert {one.code for one in findings(packing, {})} == {"HM120", "HM122", "HM721"}
+    assert {one.code for one in findings(packing, {})} == {"HM720"}
     assert findings(packing | others, {}) == ()
     assert {one.code for one in findings(wrapped | others, {})} == {"HM120"}
 
@@ -154,6 +157,55 @@ def test_a_claim_of_several_bounds_names_those_that_are_open():
     assert in_versions(claim, {"trl": "0.20.0"}, ("trl", "<", "0.20"), ("torch", ">=", "3"))[0].versions == "torch >= 3"
     assert in_versions(claim, {"trl": "0.19"}, ("trl", "<", "0.20"), ("torch", ">=", "3"))[0] is claim
     assert holds({"trl": "1.10.0.dev0"}, ("trl", ">=", "1.9")) is True
+
+
+def test_what_is_discarded_by_default_at_a_length_that_was_chosen_is_a_note_that_names_the_default():
+    notes = audit_config(FOLDER / "axolotl_legacy_flash_sound.yaml").notes
+    chosen = audit_config(FOLDER / "axolotl_chat_sound.yaml").notes
+
+    (note,) = notes
+    assert note.startswith("Documents of more than 4096 tokens are left out: excess_length_strategy is drop (default).")
+    assert "hermetic plan" in note
+    assert chosen == ()
+
+
+def test_what_only_versions_of_over_a_year_ago_do_is_a_note_and_a_finding_where_one_of_them_is_used():
+    by_version = {
+        version: audit_config(FOLDER / "trl_old_name.yaml", versions=with_) for version, with_ in WITH.items()
+    }
+
+    assert [note.partition(",")[0] for note in by_version[None].notes if "trl" in note] == ["With trl < 0.19"]
+    assert "HM120" not in {one.code for one in by_version[None].findings}
+    assert ("HM120", "certain") in {(one.code, one.certainty) for one in by_version["0.18.2"].findings}
+    assert not any("trl" in note for version in ("0.18.2", "1.16.0") for note in by_version[version].notes)
+
+
+@pytest.mark.parametrize(
+    ("bound", "past"),
+    [
+        (("trl", "<", "0.25.1"), True),
+        (("trl", "<", "0.25.2"), False),
+        (("trl", ">=", "0.1"), False),
+        (("torchtune", "<", "0.7"), False),
+        (("unheard", "<", "0.1"), False),
+    ],
+)
+def test_a_bound_is_past_if_no_version_below_it_was_the_newest_within_a_year(bound, past):
+    claim = setup_of("trl", {"max_seq_length": Setting(value=1, place=place_of("max_seq_length"))}).refusals[0]
+
+    assert [one.past for one in in_versions(claim, {}, bound)] == [past]
+    assert [one.past for one in in_versions(claim, {}, bound, ("torch", ">=", "3"))] == [False]
+
+
+def test_findings_that_are_ignored_are_counted_and_the_others_stay():
+    report = audit_config(FOLDER / "axolotl_texts.yaml")
+    less = report.without(["HM520", "HM120"])
+
+    assert [one.code for one in less.findings] == ["HM420"]
+    assert less.ignored == (("HM120", 0), ("HM520", 1))
+    assert less.notes == (*report.notes, "Findings that were ignored, as asked: 1 of HM520.")
+    assert AuditReport.from_dict(less.to_dict()) == less
+    assert report.without(["HM420", "HM520"]).sound
 
 
 def test_a_report_survives_json():

@@ -58,6 +58,8 @@ def test_what_is_sound_is_exit_code_0_and_says_what_was_understood():
         ([FOLDER / "trl_wrapped.yaml", "--stack", "nemo"], "stack 'nemo' is unknown"),
         ([FOLDER / "trl_wrapped.yaml", "--with", "trl"], "--with trl names no version"),
         ([FOLDER / "trl_wrapped.yaml", "--with", "trl==new"], "version 'new' is no version"),
+        ([FOLDER / "trl_wrapped.yaml", "--ignore", "HM999"], "--ignore HM999 is no rule's code"),
+        ([FOLDER / "trl_wrapped.yaml", "--ignore", "packing"], "--ignore PACKING is no rule's code"),
     ],
 )
 def test_what_cannot_be_audited_is_exit_code_2_and_nothing_on_stdout(arguments, message, tmp_path, monkeypatch):
@@ -86,6 +88,18 @@ def test_a_command_goes_after_two_dashes_with_all_its_options():
         "trl sft --packing --packing_strategy wrapped --max_length 9",
     )
     assert [finding["code"] for finding in report["findings"]] == ["HM120"]
+
+
+def test_a_code_that_is_ignored_is_no_finding_and_is_counted():
+    ignored = invoke(FOLDER / "trl_wrapped.yaml", "--ignore", "hm120")
+    both = invoke(FOLDER / "axolotl_texts.yaml", "--ignore", "HM420", "--ignore", "HM520", "--json")
+    one = invoke(FOLDER / "axolotl_texts.yaml", "--ignore", "HM420", "--json")
+
+    assert (ignored.exit_code, both.exit_code, one.exit_code) == (0, 0, 1)
+    assert "sound: nothing found but 1 ignored in this configuration" in words_of(ignored.stdout)
+    assert "Findings that were ignored, as asked: 1 of HM120." in words_of(ignored.stdout)
+    assert json.loads(both.stdout)["ignored"] == {"HM420": 1, "HM520": 1}
+    assert [finding["code"] for finding in json.loads(one.stdout)["findings"]] == ["HM520"]
 
 
 def test_sarif_and_a_page_are_written_beside_what_is_printed(tmp_path):

@@ -80,7 +80,10 @@ def report_of(example: Example, folder: Path):
         return audits.audit_batch(run(example.text, "batch"))
     path = folder / (example.file or ("train.py" if example.door == "script" else "train.yaml"))
     path.write_text(example.text, encoding="utf-8")
-    return audits.audit_script(path) if example.door == "script" else audits.audit_config(path, stack=example.door)
+    versions = dict(version.split("==") for version in example.versions)
+    if example.door == "script":
+        return audits.audit_script(path, versions=versions)
+    return audits.audit_config(path, stack=example.door, versions=versions)
 
 
 def codes_of(report) -> set[str]:

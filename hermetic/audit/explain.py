@@ -103,8 +103,8 @@ def found_by(rule: Rule) -> str:
 
 def read_as(example: Example) -> str:
     """How an example is read: whose file it is, or what becomes of it."""
-    how = _DOORS[example.door]
-    return how if example.file is None else f"{how}, {example.file}"
+    parts = [_DOORS[example.door], *([example.file] if example.file else [])]
+    return ", ".join([*parts, *(f"with {version}" for version in example.versions)])
 
 
 def link_of(source: str) -> str | None:

@@ -1,8 +1,8 @@
 """What an audit found: plain data, a place in a file, how sure it is, and the way out."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -62,15 +62,33 @@ class AuditReport:
     """What was understood, in the order to show it: ``("packing", "cut and concatenated")``."""
     notes: tuple[str, ...] = ()
     """What could not be read, or has to be known to read the findings."""
+    ignored: tuple[tuple[str, int], ...] = ()
+    """Codes that were to be ignored, and how many findings each had."""
 
     @property
     def sound(self) -> bool:
         """Nothing was found; that nothing leaks is for the probe to say."""
         return not self.findings
 
+    def without(self, codes: Iterable[str]) -> "AuditReport":
+        """The report with the findings of these codes counted, and no longer among the findings.
+
+        Example:
+            >>> AuditReport(subject="s", kind="batch", stack=None, findings=()).without(["HM120"]).ignored
+            (('HM120', 0),)
+        """
+        ignored = {code: sum(one.code == code for one in self.findings) for code in sorted(set(codes))}
+        told = ", ".join(f"{count} of {code}" for code, count in ignored.items() if count)
+        return replace(
+            self,
+            findings=tuple(one for one in self.findings if one.code not in ignored),
+            notes=(*self.notes, *([f"Findings that were ignored, as asked: {told}."] if told else [])),
+            ignored=tuple(ignored.items()),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"sound": self.sound, **asdict(self), "facts": dict(self.facts)}
+        return {"sound": self.sound, **asdict(self), "facts": dict(self.facts), "ignored": dict(self.ignored)}
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -89,6 +107,7 @@ class AuditReport:
             findings=findings,
             facts=tuple(plain["facts"].items()),
             notes=tuple(plain["notes"]),
+            ignored=tuple(plain.get("ignored", {}).items()),
         )
 
     def __rich__(self) -> "Group":

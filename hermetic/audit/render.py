@@ -30,7 +30,9 @@ def render(report: AuditReport) -> Group:
 def _headline(report: AuditReport) -> Text:
     what = f"{report.kind} of {report.stack}" if report.stack else report.kind
     if report.sound:
-        return Text(f"{_shown(report.subject)}: sound: nothing found in this {what}", style="bold green")
+        count = sum(number for _, number in report.ignored)
+        nothing = f"nothing found but {count} ignored" if count else "nothing found"
+        return Text(f"{_shown(report.subject)}: sound: {nothing} in this {what}", style="bold green")
     counts = Counter(finding.certainty for finding in report.findings)
     told = ", ".join(f"{counts[kind]} {_said(kind, counts[kind])}" for kind in _COLOURS if counts[kind])
     colour = _COLOURS[next(kind for kind in _COLOURS if counts[kind])]

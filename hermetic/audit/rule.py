@@ -24,6 +24,8 @@ class Example:
     text: str
     file: str | None = None
     """Name that the file would have, where the reader goes by it: ``train.yaml``, ``command.sh``."""
+    versions: tuple[str, ...] = ()
+    """Versions that it is read with, where only old ones have the mistake: ``trl==0.19.1``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

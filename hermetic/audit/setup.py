@@ -7,7 +7,7 @@ default. Price: microseconds.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -32,6 +32,15 @@ Versions = Mapping[str, str]
 
 Bound = tuple[str, Literal["<", ">="], str]
 """A package, and in which of its versions something is so."""
+
+NEWEST_A_YEAR_AGO: Final[Versions] = {
+    "trl": "0.25.1",
+    "axolotl": "0.12.2",
+    "llamafactory": "0.9.3",
+    "torchtune": "0.6.1",
+}
+"""The newest releases of 29 November 2025, a year before this table was written. What is so only in older ones is past:
+a note, unless the version that is used is said to be one of them."""
 
 
 class _Unknown:
@@ -89,6 +98,8 @@ class Claim:
     way_out: str
     certainty: Certainty = "certain"
     versions: str | None = None
+    past: bool = False
+    """It depends on a version, and only those that were not the newest at any time of the last year have it."""
 
     def finding(self, code: str) -> AuditFinding:
         """As the finding of a rule."""
@@ -101,6 +112,16 @@ class Claim:
             way_out=self.way_out,
             versions=self.versions,
         )
+
+    @property
+    def note(self) -> str:
+        """What is past, for whoever still has such a version."""
+        return f"With {self.versions}, which is over a year old: {self.what}. If that is yours, give it with --with."
+
+
+def findings_in(claims: Iterable[Claim], code: str) -> Iterator[AuditFinding]:
+    """Claims as findings of a rule; what is past is none."""
+    return (claim.finding(code) for claim in claims if not claim.past)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,8 +150,20 @@ class Overflow:
 
     policy: Literal["truncate", "drop", "split", "raise", "unknown"]
     asked: bool
-    """The policy was written down; where the stack has none to choose, the capacity was."""
+    """The policy was written down."""
     setting: Setting
+    """The policy; where the stack has none to choose, the capacity."""
+    against: Setting | None = None
+    """Something that was written and that the policy does not keep to."""
+
+    @property
+    def discards(self) -> bool:
+        """Tokens are lost, and nobody asked for that."""
+        return self.policy in LOST and not self.asked
+
+
+LOST: Final[Mapping[str, str]] = {"drop": "are left out", "truncate": "lose what is over"}
+"""What the policies that discard do to longer documents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +223,21 @@ class Setup:
     """HM621: values that the stack takes for something else."""
     limits: tuple[Claim, ...] = ()
     """HM822: constraints of context parallelism that do not hold."""
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What has to be known of this stack to read the findings."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks, what becomes of longer documents without a word, and what only old versions do."""
+        kinds = (self.cuts, self.untold, self.unread, self.seams, self.lost_masks, self.refusals, self.limits)
+        past = (claim.note for claims in kinds for claim in claims if claim.past)
+        return (*self.remarks, *_discarded(self), *past)
+
+    @property
+    def row(self) -> str:
+        """The tokens of a row, in words."""
+        known = self.capacity is not None and isinstance(self.capacity.value, int)
+        return f"{self.capacity.value} tokens" if self.capacity and known else "a row's tokens"
 
     @property
     def joined(self) -> bool:
@@ -201,6 +248,16 @@ class Setup:
     def facts(self) -> tuple[tuple[str, str], ...]:
         """What was understood, in the order to show it."""
         return tuple((name, text) for name, text in _facts(self) if text)
+
+
+def _discarded(setup: Setup) -> tuple[str, ...]:
+    """What a default does to longer documents; that it may be known, and no finding where the length was chosen."""
+    overflow, capacity = setup.overflow, setup.capacity
+    if overflow is None or not overflow.discards:
+        return ()
+    chosen = capacity is not None and overflow.setting.place.key == capacity.place.key
+    why = "this stack knows nothing else" if chosen else f"{overflow.setting.place.key} is {overflow.setting.text}"
+    return (f"Documents of more than {setup.row} {LOST[overflow.policy]}: {why}. hermetic plan counts the tokens.",)
 
 
 _LAYOUTS: Final[Mapping[str, str]] = {
@@ -271,10 +328,18 @@ def in_versions(claim: Claim, versions: Versions, *any_of: Bound) -> tuple[Claim
     answers = {bound: holds(versions, bound) for bound in any_of}
     if any(answer is True for answer in answers.values()):
         return (claim,)
-    open_ones = [" ".join(bound) for bound, answer in answers.items() if answer is None]
+    open_ones = [bound for bound, answer in answers.items() if answer is None]
     if not open_ones:
         return ()
-    return (replace(claim, certainty="depends on version", versions=" or ".join(open_ones)),)
+    versions_of_it = " or ".join(" ".join(bound) for bound in open_ones)
+    past = all(map(_is_past, open_ones))
+    return (replace(claim, certainty="depends on version", versions=versions_of_it, past=past),)
+
+
+def _is_past(bound: Bound) -> bool:
+    package, relation, limit = bound
+    newest = NEWEST_A_YEAR_AGO.get(package)
+    return relation == "<" and newest is not None and number_of_version(limit) <= number_of_version(newest)
 
 
 def holds(versions: Versions, bound: Bound) -> bool | None:

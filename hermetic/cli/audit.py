@@ -38,16 +38,21 @@ def audit(
     versions: Annotated[
         list[str] | None, typer.Option("--with", help="A package and its version, such as trl==1.16.0; repeat it.")
     ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="A code whose findings are only counted, such as HM720; repeat it.")
+    ] = None,
     sarif: Annotated[Path | None, typer.Option(help="Write the findings here as SARIF, for code review.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report here as a page.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what packing does wrong in a setup, script, batch or folder.
 
-    It is read: nothing is run, and no model is loaded. The exit code is 0 if nothing was found, 1 on a finding, 2 if it cannot be
-    read.
+    It is only read: nothing is run, and no model is loaded. The exit code is 0 if nothing was found, 1 on a finding,
+    2 if it cannot be read.
     """
+    ignored = _codes(ignore or [])
     report = _audited(target or [], batch, stack, _versions(versions or []))
+    report = report.without(ignored) if ignored else report
     if sarif is not None:
         from hermetic.audit.sarif import to_sarif
 
@@ -76,6 +81,16 @@ def _audited(target: list[str], batch: Path | None, stack: str | None, versions:
     from hermetic.audit import audit as audit_anything
 
     return audit_anything(target if len(target) > 1 else target[0], stack=stack, versions=versions)
+
+
+def _codes(named: list[str]) -> list[str]:
+    from hermetic.audit.rules import rule_of
+
+    codes = [one.strip().upper() for one in named]
+    unknown = next((code for code in codes if rule_of(code) is None), None)
+    if unknown is not None:
+        raise AuditError(f"--ignore {unknown} is no rule's code; expected one of hermetic explain --list, as HM720")
+    return codes
 
 
 def _versions(named: list[str]) -> dict[str, str]:

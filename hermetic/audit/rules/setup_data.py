@@ -6,49 +6,63 @@ from typing import Final
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.rule import Example, Rule
 from hermetic.audit.rules.setup_training import refused_context
-from hermetic.audit.setup import Claim, Setup
-
-_LOST: Final = {"drop": "are left out", "truncate": "lose what is over"}
+from hermetic.audit.setup import LOST, UNKNOWN, Claim, Setup, findings_in
 
 
 def _refusals(setup: Setup) -> Iterator[AuditFinding]:
-    yield from (claim.finding("HM620") for claim in (*setup.refusals, *refused_context(setup)))
+    yield from findings_in((*setup.refusals, *refused_context(setup)), "HM620")
 
 
 def _misread(setup: Setup) -> Iterator[AuditFinding]:
-    yield from (claim.finding("HM621") for claim in setup.misread)
+    yield from findings_in(setup.misread, "HM621")
 
 
 def _overflow(setup: Setup) -> Iterator[AuditFinding]:
     overflow = setup.overflow
-    if overflow is None or overflow.asked or overflow.policy not in _LOST or _never_set(setup):
+    if overflow is None or overflow.policy not in LOST:
         return
-    yield Claim(
-        what=f"documents of more than {_row(setup)} {_LOST[overflow.policy]}, and nothing here asks for it",
-        setting=overflow.setting,
-        way_out=f"Write {overflow.setting.place.key} down, so that it is a choice; hermetic plan counts the tokens",
-    ).finding("HM720")
+    what = f"documents of more than {setup.row} {LOST[overflow.policy]}"
+    against = overflow.against
+    if against is not None:
+        yield Claim(
+            what=f"{what}, whatever {against.place.key} says: with packing, nothing looks at it",
+            setting=against,
+            way_out=f"Leave {against.place.key} out, and choose a {overflow.setting.place.key} that splits",
+            certainty="likely",
+        ).finding("HM720")
+    elif _left_to_the_stack(setup):
+        yield Claim(
+            what=f"{what}, and neither the length nor that policy was chosen here",
+            setting=overflow.setting,
+            way_out=f"Write {_names_of_choices(setup)} down; hermetic plan counts what a length costs",
+            certainty="likely",
+        ).finding("HM720")
+
+
+def _left_to_the_stack(setup: Setup) -> bool:
+    """Documents are discarded by default, at a length that is a default, too."""
+    capacity, overflow = setup.capacity, setup.overflow
+    by_default = capacity is None or (not capacity.written and capacity.value is not UNKNOWN)
+    return overflow is not None and overflow.discards and by_default
+
+
+def _names_of_choices(setup: Setup) -> str:
+    names = [one.setting.place.key for one in (setup.overflow,) if one is not None]
+    return " and ".join(dict.fromkeys([setup.capacity.place.key, *names] if setup.capacity else names))
 
 
 def _capacity(setup: Setup) -> Iterator[AuditFinding]:
-    if setup.joined and _never_set(setup) and setup.capacity is not None:
-        yield Claim(
-            what=f"rows have {setup.capacity.value} tokens because nobody said otherwise, and longer documents suffer "
-            "for it",
-            setting=setup.capacity,
-            way_out=f"Write {setup.capacity.place.key} down; hermetic plan shows what a length costs",
-        ).finding("HM721")
-
-
-def _never_set(setup: Setup) -> bool:
-    """The tokens of a row are a number that the stack chose."""
     capacity = setup.capacity
-    return capacity is not None and not capacity.written and isinstance(capacity.value, int)
-
-
-def _row(setup: Setup) -> str:
-    capacity = setup.capacity
-    return f"{capacity.value} tokens" if capacity and isinstance(capacity.value, int) else "a row's tokens"
+    by_default = capacity is not None and not capacity.written and isinstance(capacity.value, int)
+    if capacity is None or not by_default or not setup.joined or _left_to_the_stack(setup):
+        return
+    yield Claim(
+        what=f"rows have {capacity.value} tokens because nobody chose a length, and that decides which documents are "
+        "too long",
+        setting=capacity,
+        way_out=f"Write {capacity.place.key} down; hermetic plan shows what a length costs",
+        certainty="likely",
+    ).finding("HM721")
 
 
 RULES: Final = (
@@ -102,30 +116,33 @@ RULES: Final = (
     Rule(
         code="HM720",
         name="long-documents-discarded",
-        what="Documents that are longer than a row are dropped or truncated by default, and nothing asks for it.",
+        what="Documents that are longer than a row are dropped or truncated, and neither that nor the row's length was "
+        "chosen, or what was chosen is not looked at.",
         why="A user lost 99.8 % of the tokens to bfd packing that truncates; another lost 95 % of the documents. "
-        "No message was seen.",
+        "No message was seen. Where the length was written down, the report has a note instead of a finding.",
         bad=Example(
             door="axolotl",
             file="train.yaml",
-            text="base_model: NousResearch/Llama-3.2-1B\nsequence_len: 4096\nsample_packing: true\n"
+            text="base_model: NousResearch/Llama-3.2-1B\nsample_packing: true\n"
             "attn_implementation: flash_attention_2\n",
         ),
         good=Example(
             door="axolotl",
             file="train.yaml",
             text="base_model: NousResearch/Llama-3.2-1B\nsequence_len: 4096\nsample_packing: true\n"
-            "attn_implementation: flash_attention_2\nexcess_length_strategy: raise\n",
+            "attn_implementation: flash_attention_2\n",
         ),
-        fix="Write the policy down, best one that raises or splits; count what is over with hermetic plan.",
+        fix="Write the length of a row down, and the policy: best one that raises or splits. hermetic plan counts the "
+        "tokens that are over.",
         sources=("huggingface/trl#4554", "huggingface/trl#467", "huggingface/trl#5075"),
         check=_overflow,
     ),
     Rule(
         code="HM721",
         name="capacity-left-at-its-default",
-        what="The tokens of a packed row are the stack's default: 1024 in TRL, 512 in Axolotl, 2048 in LLaMA-Factory.",
-        why="It decides which documents are cut or dropped, and was written for a demonstration.",
+        what="The length of a packed row is the stack's default, as TRL's 1024 tokens or Axolotl's 512, and longer "
+        "documents are cut.",
+        why="It decides which documents are cut, and nobody looked at their lengths to choose it.",
         bad=Example(
             door="trl",
             file="train.yaml",

@@ -5,7 +5,7 @@ from typing import Final
 
 from hermetic.audit.finding import AuditFinding, Certainty
 from hermetic.audit.rule import Example, Rule
-from hermetic.audit.setup import UNKNOWN, Claim, Model, Setting, Setup, holds
+from hermetic.audit.setup import UNKNOWN, Claim, Model, Setting, Setup, findings_in, holds
 from hermetic.audit.stacks.families import Measured, measured, scales_by_length
 
 _SOFT_PROMPTS: Final = {
@@ -15,15 +15,15 @@ _SOFT_PROMPTS: Final = {
 
 
 def _cuts(setup: Setup) -> Iterator[AuditFinding]:
-    yield from (claim.finding("HM120") for claim in setup.cuts)
+    yield from findings_in(setup.cuts, "HM120")
 
 
 def _untold(setup: Setup) -> Iterator[AuditFinding]:
-    yield from (claim.finding("HM121") for claim in setup.untold)
+    yield from findings_in(setup.untold, "HM121")
 
 
 def _unread(setup: Setup) -> Iterator[AuditFinding]:
-    yield from (claim.finding("HM122") for claim in setup.unread)
+    yield from findings_in(setup.unread, "HM122")
 
 
 def _asked_by_positions(setup: Setup) -> bool:

@@ -5,15 +5,15 @@ from typing import Final
 
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.rule import Example, Rule
-from hermetic.audit.setup import Claim, Setup, in_versions
+from hermetic.audit.setup import Claim, Setup, findings_in, in_versions
 
 
 def _seams(setup: Setup) -> Iterator[AuditFinding]:
-    yield from (claim.finding("HM420") for claim in setup.seams)
+    yield from findings_in(setup.seams, "HM420")
 
 
 def _lost_masks(setup: Setup) -> Iterator[AuditFinding]:
-    yield from (claim.finding("HM421") for claim in setup.lost_masks)
+    yield from findings_in(setup.lost_masks, "HM421")
 
 
 def _noise(setup: Setup) -> Iterator[AuditFinding]:
@@ -28,7 +28,7 @@ def _noise(setup: Setup) -> Iterator[AuditFinding]:
 
 def _per_row(setup: Setup) -> Iterator[AuditFinding]:
     if setup.joined:
-        yield from (claim.finding("HM521") for claim in setup.per_row)
+        yield from findings_in(setup.per_row, "HM521")
 
 
 def _router(setup: Setup) -> Iterator[AuditFinding]:
@@ -52,10 +52,10 @@ def _torch_context(setup: Setup) -> Iterator[AuditFinding]:
         )
         refused = setup.stack == "trl" and setup.layout == "packed"  # since 1.11, and flattened batches are not
         found = in_versions(claim, setup.versions, ("trl", "<", "1.11")) if refused else (claim,)
-        yield from (one.finding("HM820") for one in found)
+        yield from findings_in(found, "HM820")
 
 
-def _refused_context(setup: Setup) -> Iterator[Claim]:
+def refused_context(setup: Setup) -> Iterator[Claim]:
     """TRL refuses since 1.11 what leaked before."""
     for axis in setup.parallel:
         if axis.kind == "torch" and setup.stack == "trl" and setup.layout in {"packed", "cut"}:
@@ -86,7 +86,7 @@ def _ulysses(setup: Setup) -> Iterator[AuditFinding]:
 
 
 def _limits(setup: Setup) -> Iterator[AuditFinding]:
-    yield from (claim.finding("HM822") for claim in setup.limits)
+    yield from findings_in(setup.limits, "HM822")
 
 
 RULES: Final = (
@@ -125,6 +125,7 @@ RULES: Final = (
             text="trl sft --model_name_or_path Qwen/Qwen3-0.6B --dataset_name trl-lib/Capybara \\\n"
             "  --max_length 4096 --packing --assistant_only_loss \\\n"
             "  --attn_implementation flash_attention_2\n",
+            versions=("trl==0.19.1",),
         ),
         good=Example(
             door="trl",
@@ -285,5 +286,3 @@ RULES: Final = (
         check=_limits,
     ),
 )
-
-refused_context = _refused_context

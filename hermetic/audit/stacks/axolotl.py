@@ -130,6 +130,9 @@ def _attention(read: Reader) -> Attention:
 
 
 def _overflow(read: Reader) -> Overflow:
+    kinds = [one.value for name, one in read.settings.items() if re.fullmatch(r"datasets\.\d+\.type", name)]
+    if kinds and set(kinds) == {"completion"}:  # plain texts are cut at sequence_len before any policy sees them
+        return Overflow(policy="split", asked=False, setting=read.number("sequence_len", 512, "sample_packing"))
     written = read.word("excess_length_strategy", "drop", "sequence_len", "sample_packing")
     policies = {"drop": "drop", "truncate": "truncate", "raise": "raise"}
     policy = policies.get(written.value if isinstance(written.value, str) else "", "unknown")

@@ -30,7 +30,7 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
         packing=read.default("not known before it runs", "packing"),
         rows_per_device=rows,
         parallel=(Parallel(kind="ulysses", size=size),) if size is not None and more_than_one(size) else (),
-        notes=("DeepSpeed's file says nothing of packing: audit the trainer's configuration or command, too.",),
+        remarks=("DeepSpeed's file says nothing of packing: audit the trainer's configuration or command, too.",),
     )
 
 

@@ -57,7 +57,7 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
         attention=attention,
         model=model_of(read.first("model_name_or_path"), base=read.folder),
         capacity=capacity,
-        overflow=Overflow(policy="drop", asked=capacity.written, setting=capacity) if layout == "packed" else None,
+        overflow=Overflow(policy="drop", asked=False, setting=capacity) if layout == "packed" else None,
         adapter=read.first("finetuning_type"),
         parallel=accelerate_axes(read),
         mixers_patched=_PATCHED if attention.kind == "flash" else frozenset(),
@@ -67,7 +67,6 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
         seams=_seams(read, layout),
         refusals=_refusals(stage, neat, attention, facts["rows_per_device"], versions),
         misread=tuple(read.misread),
-        notes=_notes(layout),
         **facts,
     )
 
@@ -158,10 +157,4 @@ def _refusals(
             way_out="Set per_device_train_batch_size to 1, and gradient_accumulation_steps higher",
         )
         return in_versions(claim, versions, ("llamafactory", ">=", "0.9.5"))
-    return ()
-
-
-def _notes(layout: Layout) -> tuple[str, ...]:
-    if layout == "packed":
-        return ("Documents longer than cutoff_len are dropped with a warning: nothing can be set for it.",)
     return ()

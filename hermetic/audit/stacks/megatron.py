@@ -75,7 +75,7 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
         told="edges" if layout == "packed" else "nothing",
         attention=Attention(kind="thd", setting=_word(read, ("transformer_impl",), "transformer_engine")),
         capacity=capacity,
-        overflow=Overflow(policy="drop", asked=True, setting=capacity) if offline and capacity.written else None,
+        overflow=Overflow(policy="drop", asked=False, setting=capacity) if offline and capacity.written else None,
         rows_per_device=_number(read, _Names.rows, None),
         adapter=read.first("peft.peft_scheme", "model.peft.peft_scheme"),
         parallel=_parallel(read),
@@ -85,7 +85,6 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
         per_row=_per_row(read, layout),
         refusals=refusals,
         limits=_limits(read, offline=offline),
-        notes=_notes(offline=offline),
     )
 
 
@@ -239,9 +238,3 @@ def _sequence_balance(read: Reader) -> Setting | None:
     weight = _number(read, ("model.moe_aux_loss_coeff", "moe_aux_loss_coeff"), None)
     over_sequences = kind.value == "seq_aux_loss"
     return weight if over_sequences and isinstance(weight.value, (int, float)) and weight.value > 0 else None
-
-
-def _notes(*, offline: bool) -> tuple[str, ...]:
-    if offline:
-        return ("Documents longer than a row are left out and counted in the log: nothing can be set for it.",)
-    return ()

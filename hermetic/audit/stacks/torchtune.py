@@ -1,8 +1,8 @@
 """torchtune's YAML of components.
 
 What it does, read in 0.6.1, its last release: ``packed`` packs whole documents in order and makes a mask over pairs of
-tokens, so that they are apart in every model. A document that is too long is an error, unless ``split_across_pack``
-cuts it. Labels are shifted over the whole row, so where a text's first token has a label, the text before learns it.
+tokens, so that they are apart in every model. Tokenizers truncate what is longer than a row, so that none reaches the
+packing. Labels are shifted over the whole row, so where a text's first token has a label, the text before learns it.
 """
 
 import re
@@ -42,7 +42,7 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
         told="mask",
         attention=Attention(kind="flex", setting=Setting(value="flex or sdpa", place=packing.place, written=False)),
         capacity=capacity,
-        overflow=_overflow(read, dataset) if layout == "packed" else None,
+        overflow=_overflow(read) if layout == "packed" and capacity.value is not None else None,
         rows_per_device=read.number("batch_size", None),
         seams=_seams(read, dataset, layout, versions),
         refusals=_refusals(layout, capacity),
@@ -58,11 +58,9 @@ def _packed_dataset(read: Reader) -> str:
     return next(packed, candidates[0] if candidates else "dataset")
 
 
-def _overflow(read: Reader, dataset: str) -> Overflow:
-    component = read.word(f"{dataset}._component_", "")
-    splits = isinstance(component.value, str) and component.value.endswith("text_completion_dataset")
-    split = read.flag(f"{dataset}.split_across_pack", default=splits)
-    return Overflow(policy="split" if split.value else "raise", asked=split.written, setting=split)
+def _overflow(read: Reader) -> Overflow:
+    side = read.word("tokenizer.truncation_type", "right", "tokenizer.max_seq_len")
+    return Overflow(policy="truncate", asked=side.written, setting=side)
 
 
 def _seams(read: Reader, dataset: str, layout: Layout, versions: Versions) -> tuple[Claim, ...]:

@@ -56,14 +56,14 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
         attention=attention,
         model=model_of(read.first("model_name_or_path", "model"), base=read.folder),
         capacity=capacity,
-        overflow=_overflow(layout, strategy),
+        overflow=_overflow(read, layout, strategy),
         adapter=read.first("peft_type", "peft_config.peft_type"),
         parallel=accelerate_axes(read),
         cuts=_cuts(layout, packing, strategy, versions),
         unread=_unread(layout, strategy, attention, versions),
         lost_masks=_lost_masks(read, layout, strategy, versions),
         refusals=_refusals(read, layout, strategy, capacity, versions),
-        notes=_notes(read),
+        remarks=_notes(read),
         **trainer_facts(read),
     )
 
@@ -90,11 +90,17 @@ def _capacity(read: Reader) -> Setting:
     return read.number("max_length", 1024, "packing")
 
 
-def _overflow(layout: Layout, strategy: Setting) -> Overflow | None:
+def _overflow(read: Reader, layout: Layout, strategy: Setting) -> Overflow | None:
     if layout != "packed":
         return None
-    truncates = strategy.value in {"bfd", "ffd"}
-    return Overflow(policy="truncate" if truncates else "split", asked=strategy.written, setting=strategy)
+    truncates = strategy.value in {"bfd", "ffd"}  # and keeps the beginning
+    keeps = read.word("truncation_mode", None)
+    return Overflow(
+        policy="truncate" if truncates else "split",
+        asked=strategy.written,
+        setting=strategy,
+        against=keeps if truncates and keeps.value == "keep_end" else None,
+    )
 
 
 def _cuts(layout: Layout, packing: Setting, strategy: Setting, versions: Versions) -> tuple[Claim, ...]:
