@@ -192,3 +192,21 @@ def test_ends_that_lost_their_labels_to_padding_are_found_where_the_padding_is_a
 
     assert codes(batch | {"labels": [[-100, -100, 6, -100, -100, -100, -100, -100]]}) == [("HM463", "likely")]
     assert codes(batch | {"labels": [[-100, 2, 6, 2, -100, 2, -100, -100]]}) == []
+
+
+def test_first_tokens_without_a_label_after_a_full_row_are_no_seams():
+    rows = {"input_ids": [[4, 5, 6, 7], [8, 9, 1, 2], [3, 1, 2, 0]], "attention_mask": [[1] * 4, [1] * 4, [1, 1, 1, 0]]}
+
+    assert codes(rows | {"labels": [[-100, 5, 6, 7], [-100, 9, 1, 2], [-100, 1, 2, -100]]}) == []
+    assert codes(rows | {"labels": [[4, 5, 6, 7], [8, 9, 1, -100], [3, 1, 2, -100]]}) == []
+    assert codes(rows | {"labels": [[4, -100, 6, 7], [8, 9, -100, 2], [3, 1, 2, -100]]}) == [("HM602", "likely")]
+
+
+def test_documents_of_one_token_are_no_padding_of_a_batch_that_knows_its_tail():
+    ends = [{"input_ids": [5, 6, 2], "labels": [5, 6, -100]}, {"input_ids": [2]}]
+    alike = [{"input_ids": [5, 7, 8]}, {"input_ids": [6]}, {"input_ids": [6]}]
+
+    assert audit_batch(hermetic.collate(alike)).sound
+    assert codes(hermetic.collate(alike).model_inputs()) == [("HM167", "likely"), ("HM167", "likely")]
+    assert audit_batch(hermetic.collate(ends)).sound
+    assert codes(hermetic.collate(ends).model_inputs()) == []

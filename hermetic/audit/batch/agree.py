@@ -225,12 +225,15 @@ def split_tail(facts: BatchFacts) -> Iterator[AuditFinding]:
 
 
 def _blank_runs(facts: BatchFacts) -> Iterator[tuple[int, int]]:
-    """Ends of rows with two slots or more that are a document each, hold one id and no label: padding, as it seems."""
+    """Ends of rows with two slots or more that are a document each, hold one id and no label: padding, as it seems.
+
+    None of a batch that knows its tail.
+    """
     batch = facts.batch
     tokens = batch.first(TOKENS)
     ids = None if tokens is None else batch.flat(tokens)
     labels = batch.flat(LABELS[0])
-    if ids is None:
+    if ids is None or batch.tail is not None:
         return
     last = np.maximum(batch.rows[1:][batch.row_of_slots()] - 1, 0)
     blank = facts.starts & (ids == ids[last]) & ((labels == IGNORE_INDEX) if labels is not None else True)

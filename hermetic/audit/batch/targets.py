@@ -142,16 +142,12 @@ def ends_masked_by_value(facts: BatchFacts) -> Iterator[AuditFinding]:
 
 
 def _blank_tails(facts: BatchFacts, ids: Ints, labels: Labels) -> Iterator[int]:
-    """Ids that are alone, without a label, in the last document of a packed row: padding, as it seems."""
+    """Ids that fill the last document of a packed row, twice or more, without a label: padding, as it seems."""
     starts = np.flatnonzero(facts.seams)
-    for high in facts.batch.rows[1:]:
+    for high in facts.batch.rows[1:] if facts.batch.tail is None else ():
         low = int(starts[np.searchsorted(starts, high) - 1]) if starts.size else 0
-        if (
-            low < high
-            and facts.seams[low]
-            and (ids[low:high] == ids[low]).all()
-            and not labels.supervised[low:high].any()
-        ):
+        blank = low + 1 < high and facts.seams[low] and not labels.supervised[low:high].any()
+        if blank and (ids[low:high] == ids[low]).all():
             yield int(ids[low])
 
 
@@ -208,8 +204,9 @@ def _looks_packed(facts: BatchFacts, ids: Ints) -> tuple[str, Ints]:
     labels = next((labels for labels in facts.labels if labels.offset == 0), None)
     if labels is None:
         return "", inner
-    around = np.zeros_like(more)
-    around[1:-1] = labels.supervised[:-2] & labels.supervised[2:]
+    starts = np.append(facts.batch.row_starts(), True)
+    around = ~starts[:-1] & ~starts[1:]  # within its row
+    around[1:-1] &= labels.supervised[:-2] & labels.supervised[2:]
     lone = np.flatnonzero(around & ~labels.supervised & facts.real)
     mostly = labels.supervised.sum() > 0.5 * facts.real.sum()
     one_kind = len(np.unique(ids[lone])) == 1 and len(lone) > 1  # one token hidden wherever it stands is no seam
