@@ -256,7 +256,7 @@ def _discarded(setup: Setup) -> tuple[str, ...]:
     if overflow is None or not overflow.discards:
         return ()
     chosen = capacity is not None and overflow.setting.place.key == capacity.place.key
-    why = "this stack knows nothing else" if chosen else f"{overflow.setting.place.key} is {overflow.setting.text}"
+    why = "there is no other policy" if chosen else f"{overflow.setting.place.key} is {overflow.setting.text}"
     return (f"Documents of more than {setup.row} {LOST[overflow.policy]}: {why}. hermetic plan counts the tokens.",)
 
 

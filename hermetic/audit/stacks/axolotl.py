@@ -129,7 +129,9 @@ def _attention(read: Reader) -> Attention:
     return attention_of(name)
 
 
-def _overflow(read: Reader) -> Overflow:
+def _overflow(read: Reader) -> Overflow | None:
+    if read.first("pretraining_dataset", "pretraining_dataset.0.path") is not None:
+        return None  # streamed, and made to fit as its type says
     kinds = [one.value for name, one in read.settings.items() if re.fullmatch(r"datasets\.\d+\.type", name)]
     if kinds and set(kinds) == {"completion"}:  # plain texts are cut at sequence_len before any policy sees them
         return Overflow(policy="split", asked=False, setting=read.number("sequence_len", 512, "sample_packing"))
@@ -197,7 +199,18 @@ def _seams(read: Reader, layout: Layout) -> tuple[Claim, ...]:
             what = "every token of these texts has a label, the first one of a document too, and the collator leaves it"
             way_out = "Set the first label of each document to -100, or add hermetic's plugin, whose loss leaves it out"
             found.append(Claim(what=what, setting=setting, way_out=way_out))
+    inputs = read.flag("train_on_inputs", default=False)
+    if inputs.value is True and _of_prompts(read):
+        what = "prompts have labels, the first token of a document too, and the collator leaves it"
+        way_out = "Set train_on_inputs to false, or add hermetic's plugin, whose loss leaves the first token out"
+        found.append(Claim(what=what, setting=inputs, way_out=way_out, certainty="likely"))
     return tuple(found)
+
+
+def _of_prompts(read: Reader) -> bool:
+    """A data set whose type makes a prompt of instructions; those of chat templates give labels by turns."""
+    kinds = (one.value for name, one in read.settings.items() if re.fullmatch(r"datasets\.\d+\.type", name))
+    return any(isinstance(kind, str) and not kind.startswith(("chat_template", "completion")) for kind in kinds)
 
 
 def _refusals(

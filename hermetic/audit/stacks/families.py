@@ -2,8 +2,8 @@
 
 Algorithm: the type is read from a local folder's ``config.json``, or taken from the name of a model on a hub, whose
 beginning is compared with all known types. Guarantee: the table is generated from ``docs/atlas.md`` by
-``scripts/families_table.py`` and names the version of transformers that was measured; nothing is kept by hand. A name
-finds a type only where the name begins with it, so an unknown name is unknown.
+``scripts/families_table.py`` and names the version of transformers that was measured. A name finds a type only where
+the name begins with it, or is one of a few that are kept by hand, so an unknown name is unknown.
 Price: a file of 25 KB, read once.
 """
 
@@ -21,6 +21,13 @@ _TABLE: Final = Path(__file__).with_name("families.json")
 _LARGEST: Final = 2**20
 _BY_LENGTH: Final = {"dynamic", "longrope", "su"}
 """Scalings of rotary positions that look at the longest position in the row."""
+_OTHER_NAMES: Final = (
+    ("granitemoehybrid", re.compile(r"granite-4\.\d-h(?![a-z])")),
+    ("jamba", re.compile(r"ai21-jamba")),
+    ("bloom", re.compile(r"bloomz")),
+    ("nemotron_h", re.compile(r"nvidia-nemotron-nano-\d+b-v2|nvidia-nemotron-3")),
+)
+"""How hubs call models of types that were found not to be sound, where the name does not begin with the type."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +131,7 @@ def type_by_name(name: str) -> str | None:
         ('gpt_oss', 'qwen3', 'qwen3_5')
     """
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
-    found = [known for known, pattern in _patterns() if pattern.match(last)]
+    found = [known for known, pattern in (*_patterns(), *_OTHER_NAMES) if pattern.match(last)]
     return max(found, key=len, default=None)
 
 
