@@ -333,8 +333,9 @@ def rows(documents, capacity=1024):
         code="HM143",
         name="attention-without-mask-function",
         what="A custom attention function is registered with transformers and no mask function of the same name.",
-        why="transformers then makes no mask, whatever positions say: packed documents of a tiny Llama moved each "
-        "other's logits by 0.47, and by 2.4e-07 with a mask function registered.",
+        why="transformers then makes no mask, whatever the positions say. The example of HM100 is this mistake, "
+        "measured: in a tiny Llama one document moves another's logits by 7.4. With a mask function of that name, it "
+        "moves them by exactly 0.",
         bad=Example(
             door="script",
             text="""\
@@ -372,7 +373,10 @@ collator = DataCollatorWithFlattening()
 """,
         ),
         fix="Register a mask function under the same name.",
-        sources=("measured: transformers 5.24.0, masking_utils makes no mask for a name that it does not know",),
+        sources=(
+            "https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/masking_utils.py",
+            "measured: hermetic explain HM100, transformers 5.24.0",
+        ),
         check=unmasked_function,
     ),
 )
