@@ -30,6 +30,10 @@ REFUSED = {
     "a key twice": (TRL + "packing: false\n", r"train\.yaml:5 sets packing a second time, after line 4"),
     "a key twice inside": ("a:\n  b: 1\n  b: 2\n", r"train\.yaml:3 sets a\.b a second time"),
     "a key that is a list": ("? [a, b]\n: 1\n", "has a key that is no text"),
+    "a template without quotes": (
+        TRL.replace("true", "{{ packing }}"),
+        "has a key that is no text; expected a name. Fill",
+    ),
     "an object": (TRL + "x: !!python/object/apply:os.system ['true']\n", "which makes an object"),
     "a tagged mapping": ("x: !mine\n  a: 1\n", "which makes an object"),
     "a set": ("x: !!set {a, b}\n", "which makes an object"),
@@ -98,10 +102,17 @@ def test_a_file_of_bytes_that_are_no_configuration_is_refused(tmp_path, name, da
         audit_config(tmp_path / name)
 
 
-def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path):
+def test_a_device_a_pipe_and_a_folder_are_refused_and_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "folder.yaml").mkdir()
 
-    for name in ("missing.yaml", "folder.yaml", "a\0b.yaml"):
+    for path in (tmp_path / "pipe.yaml", tmp_path / "folder.yaml", Path("/dev/zero")):
+        with pytest.raises(AuditError, match="is no file that can be read whole"):
+            audit_config(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    for name in ("missing.yaml", "a\0b.yaml"):
         with pytest.raises(AuditError, match="cannot be read"):
             audit_config(tmp_path / name)
 
@@ -151,6 +162,13 @@ def test_a_value_that_is_put_in_when_it_runs_is_not_known(tmp_path):
     text = TRL.replace("true", "${oc.env:PACKING}")
 
     assert dict(audited(text, tmp_path).facts)["packing"] == "not known before it runs"
+
+
+@pytest.mark.parametrize("value", ["'{{ strategy }}'", "$STRATEGY", "${STRATEGY}", "'{% if x %}wrapped{% endif %}'"])
+def test_what_a_template_puts_in_is_not_known_either(tmp_path, value):
+    report = audited(TRL + f"packing_strategy: {value}\n", tmp_path)
+
+    assert (dict(report.facts)["packing"], report.findings) == ("not known before it runs", ())
 
 
 def test_dates_and_strange_numbers_are_texts():
@@ -269,6 +287,38 @@ COMMANDS = {
         "cat > note <<EOF\ndon't mind\nEOF\ntrl sft --packing --packing_strategy wrapped --max_length 4096\n",
         ["HM120"],
     ),
+    "an array": (
+        'A=(--packing --max_length 9)\nA+=( # more\n --packing_strategy wrapped)\ntrl sft "${A[@]}"\n',
+        ["HM120"],
+    ),
+    "options in a variable": (
+        "A='--packing --max_length 9'\nA=\"$A --packing_strategy\"\nA+=' wrapped'\ntrl sft $A\n",
+        ["HM120"],
+    ),
+    "options of nobody": ("trl sft --packing $EXTRA_ARGS\n", []),
+    "options that are handed over": ('trl sft --packing "$@"\n', []),
+    "a number that is computed": (
+        "trl sft --packing --packing_strategy wrapped --max_length $((2 * $(cat n) * 8))\n",
+        ["HM120"],
+    ),
+    "a file that is a command": ("trl sft --config <(cat a.yaml) --packing\n", []),
+    "a branch": ("if true; then trl sft --packing --packing_strategy wrapped --max_length 9; fi\n", ["HM120"]),
+    "a shell within": (
+        "srun bash -lc 'cd x && trl sft --packing --packing_strategy wrapped --max_length 9'\n",
+        ["HM120"],
+    ),
+    "a command in a variable": (
+        "CMD='trl sft --packing --packing_strategy wrapped --max_length 9'\neval $CMD\n",
+        ["HM120"],
+    ),
+    "a program in a container": (
+        "docker run --gpus all image trl sft --packing --packing_strategy wrapped --max_length 9\n",
+        ["HM120"],
+    ),
+    "Windows line ends": (
+        "trl sft \\\r\n  --packing \\\r\n  --packing_strategy wrapped --max_length 9\r\n",
+        ["HM120"],
+    ),
     "a comment": ("# trl sft --packing_strategy wrapped\nswift sft --packing false\n", []),
     "two commands": (
         "trl sft --packing --packing_strategy bfd_split --max_length 9\ntrl sft --packing --packing_strategy wrapped\n",
@@ -299,6 +349,7 @@ def test_a_shell_script_is_read_as_a_shell_would_and_not_run(what, tmp_path):
         ("echo hello\n", "has no command of a known stack"),
         ("python train.py --lr 1\n", "has no command of a known stack"),
         ("trl sft --packing 'open\n", "run.sh:1:19 opens a quote that nothing closes"),
+        ("A=(--packing\ntrl sft\n", "run.sh:1:1 opens an array that nothing closes"),
         ("trl sft --packing true\nswift sft --packing true\n", "has commands of several stacks"),
         ("axolotl train missing.yaml\n", "names the configuration missing.yaml, which is not there"),
     ],
@@ -335,7 +386,14 @@ def test_how_accelerate_splits_rows_is_read_from_its_own_configuration(tmp_path)
         for name in ("cp.yaml", "other.yaml")
     )
 
+    own, trl = (
+        "accelerate launch --config_file cp.yaml train.py --packing --packing_strategy bfd_split --dataset_name x",
+        "accelerate launch --config_file cp.yaml trl sft --packing --packing_strategy bfd_split",
+    )
+    others = [audited(text, tmp_path, name="run.sh", versions={"trl": "1.10.0"}) for text in (own, trl)]
+
     assert [finding.code for finding in known.findings] == ["HM721", "HM820"]
+    assert [said(other) for other in others] == [said(known)] * 2
     assert [finding.code for finding in unknown.findings] == ["HM721"]
     assert any("how it splits rows is not known" in note for note in unknown.notes)
 
@@ -347,6 +405,9 @@ def test_how_accelerate_splits_rows_is_read_from_its_own_configuration(tmp_path)
         (["accelerate", "launch", "-m", "axolotl.cli.train", str(FOLDER / "axolotl_sdpa.yaml")], "axolotl"),
         (["swift", "sft", str(FOLDER / "swift_hybrid.yaml"), "--packing", "false"], "swift"),
         (["uv", "run", "trl", "sft", "--packing"], "trl"),
+        (["WANDB_MODE=offline", "swift", "sft", "--packing", "true"], "swift"),
+        (["deepspeed", "--module", "llamafactory.cli", "train"], "llamafactory"),
+        (["python3.12", "-m", "torch.distributed.run", "-m", "trl.scripts.sft", "--packing"], "trl"),
         (["torchrun", "pretrain_gpt.py", "--reset-attention-mask"], "megatron"),
         (["python", "train.py", "--dataset_name", "x", "--packing_strategy", "bfd"], "trl"),
     ],

@@ -68,6 +68,8 @@ def _audit_path(path: Path, *, stack: str | None, versions: Mapping[str, str] | 
 
 def _holds_tokens(path: Path) -> bool:
     """A JSON file with a batch has a tensor's name near its beginning; a configuration has none."""
+    if not path.is_file():  # a pipe would not end
+        return False
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING)

@@ -4,6 +4,7 @@ Algorithm: the program names the stack; options become settings, over those of t
 names. Guarantee: nothing runs; an option whose value only a shell would know is unknown, and no default.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from hermetic.audit.setup import OTHERS, UNKNOWN, Setting, Settings, Stack
 from hermetic.audit.stacks import report_of, setup_of
 from hermetic.audit.stacks.detect import stack_of
 from hermetic.audit.stacks.files import read_text, scalar_of, settings_of_json, settings_of_yaml
-from hermetic.audit.stacks.shell import HOLE, Word, commands_of
+from hermetic.audit.stacks.shell import HOLE, REST, Word, commands_of
 from hermetic.errors import AuditError
 
 _PROGRAMS: Final[Mapping[str, Stack]] = {
@@ -41,7 +42,10 @@ _SCRIPTS: Final[tuple[tuple[re.Pattern[str], Stack], ...]] = (
     (re.compile(r"(^|/)pretrain_\w+\.py$"), "megatron"),
 )
 _LAUNCHERS: Final = ("accelerate", "torchrun", "deepspeed", "python", "mpirun", "srun", "uv", "poetry")
-_BEFORE_PROGRAMS: Final = {"mpirun", "srun", "uv", "poetry"}
+_BEFORE_PROGRAMS: Final = {
+    *("mpirun", "srun", "uv", "uvx", "poetry", "pixi", "conda", "mamba", "docker", "podman"),
+    *("apptainer", "singularity", "accelerate", "torchrun", "deepspeed", "timeout"),
+}
 _OVERRIDES: Final = {"llamafactory", "torchtune"}
 _OVERRIDE: Final = re.compile(r"[A-Za-z_][\w.]*=")
 
@@ -73,7 +77,7 @@ def audit_command(
         >>> [finding.code for finding in audit_command(argv).findings]
         ['HM120']
     """
-    words = tuple(Word(text=word) for word in argv)
+    words = tuple(Word(text=word) for word in itertools.dropwhile(_OVERRIDE.match, argv))  # NAME=value before it
     if not words:
         raise AuditError("the command is empty; expected a program and its arguments, after --")
     command = read_command(words, file=None, stack=stack)
@@ -140,8 +144,8 @@ def _named(words: tuple[Word, ...]) -> tuple[Stack, int] | None:
     """The stack that a program, a module or a script is of, and where its own arguments begin."""
     for index, word in enumerate(words):
         name = Path(word.text).name
-        known = _PROGRAMS.get(name) if index == 0 or Path(words[0].text).name in _BEFORE_PROGRAMS else None
-        module = words[index - 1].text == "-m" if index else False
+        known = _PROGRAMS.get(name) if index == 0 or _is_started(words, index) else None
+        module = words[index - 1].text in {"-m", "--module"} if index else False
         if module:
             known = next((stack for start, stack in _MODULES.items() if word.text.startswith(start)), None)
         if known is None:
@@ -151,13 +155,19 @@ def _named(words: tuple[Word, ...]) -> tuple[Stack, int] | None:
     return None
 
 
+def _is_started(words: tuple[Word, ...], index: int) -> bool:
+    """Whether a word may be the program that another one starts: a subcommand follows it."""
+    after = words[index + 1].text if index + 1 < len(words) else ""
+    return Path(words[0].text).name in _BEFORE_PROGRAMS and re.fullmatch(r"[a-z]+", after) is not None
+
+
 def read_command(words: tuple[Word, ...], *, file: str | None, stack: str | None) -> Command:
     """The settings of a command, those of its configuration under them."""
     named = _named(words)
     known = stack if stack is not None else named[0] if named else None
     begin = named[1] if named else _own_script(words)
     overrides = known in _OVERRIDES
-    launcher = dict(_options(words[:begin], file, overrides=False))
+    launcher = dict(_options(words[: max(begin - 1, 0)], file, overrides=False))
     own = dict(_options(words[begin:], file, overrides=overrides))
     base = Path(file).parent if file else Path()
     under, notes = _configuration(words[begin:], own, base, known)
@@ -178,7 +188,10 @@ def _options(words: Sequence[Word], file: str | None, *, overrides: bool) -> Ite
     for word in words:
         starts = word.text.startswith("--") and len(word.text) > 2
         override = overrides and _OVERRIDE.match(word.text) is not None
-        if starts or override or re.match(r"-[A-Za-z]", word.text):
+        several = word.text == REST
+        if several:
+            yield OTHERS, _unread()[OTHERS]
+        if starts or override or several or re.match(r"-[A-Za-z]", word.text):
             yield from _option(name, values, file)
             name, values = (word if starts or override else None), []
         elif name is not None:

@@ -7,6 +7,7 @@ Aliases are followed within bounds, so that a small file cannot become a large o
 """
 
 import json
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -38,14 +39,15 @@ def read_text(path: Path) -> str:
         AuditError: there is none, or it is too large or in another encoding.
     """
     try:
-        if path.stat().st_size > LARGEST:
-            raise AuditError(
-                f"{path} has {path.stat().st_size} bytes; expected a configuration, of at most {LARGEST}. Name the "
-                "configuration, not the data"
-            )
-        data = path.read_bytes()
+        found = path.stat()
+        data = path.read_bytes() if stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST else None
     except (OSError, ValueError) as error:
         raise AuditError(f"{path} cannot be read: {error}; expected a configuration") from error
+    if data is None:
+        what = f"has {found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "is no file that can be read whole"
+        raise AuditError(
+            f"{path} {what}; expected a configuration, of at most {LARGEST} bytes. Name the configuration, not the data"
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -151,7 +153,10 @@ def _merged(node: yaml.MappingNode, into: _Settings, depth: int) -> Iterator[tup
 
 def _name(key: yaml.Node, into: _Settings) -> str:
     if not isinstance(key, yaml.ScalarNode):
-        raise AuditError(f"{into.file}:{key.start_mark.line + 1} has a key that is no text; expected a name")
+        raise AuditError(
+            f"{into.file}:{key.start_mark.line + 1} has a key that is no text; expected a name. Fill in a template "
+            "before it is audited"
+        )
     return str(key.value)
 
 

@@ -4,6 +4,7 @@ Guarantee: a value that the stack could not take is an :class:`~hermetic.errors.
 that is not known before it runs stays :data:`~hermetic.audit.setup.UNKNOWN`.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ from hermetic.errors import AuditError
 
 _YES: Final = {"true", "yes", "y", "t", "1", "on"}
 _NO: Final = {"false", "no", "n", "f", "0", "off"}
+_TEMPLATE: Final = re.compile(r"\$\{|\{\{|\{%|^\$[A-Za-z_]\w*$")
 _NOTHING: Final = {"none", "null", ""}
 
 
@@ -48,9 +50,9 @@ class Reader:
         return Setting(value=value, place=place, written=False)
 
     def _written(self, name: str) -> Setting | None:
-        """A setting; ``${...}`` in its text is put in when it runs."""
+        """A setting; ``${...}`` and ``{{ ... }}`` in its text are put in when it runs, or before."""
         setting = self.settings.get(name)
-        if setting is not None and isinstance(setting.value, str) and "${" in setting.value:
+        if setting is not None and isinstance(setting.value, str) and _TEMPLATE.search(setting.value):
             return replace(setting, value=UNKNOWN)
         return setting
 
