@@ -21,6 +21,7 @@ from hermetic.loss import (
     pairs_from_roles,
     supervised_tokens,
 )
+from hermetic.loss.preference import _log_one_minus_exp
 
 POLICY = torch.tensor([-3.0, -8.0, -5.0, -2.0], dtype=torch.float64)
 REFERENCE = torch.tensor([-4.0, -7.0, -5.5, -4.0], dtype=torch.float64)
@@ -139,6 +140,21 @@ def test_the_odds_ratio_and_its_gradient_are_finite_wherever_probabilities_are_b
     assert loss.isfinite()
     assert log_probs.grad.isfinite().all()
     assert log_probs.grad[0] <= 0 <= log_probs.grad[1]
+
+
+@pytest.mark.parametrize(
+    "log_prob", [-1e-300, -1e-20, -1e-12, -1e-3, -0.6931471805599453, -0.7, -3.0, -36.0, -40.0, -700.0]
+)
+def test_the_logarithm_of_what_is_left_keeps_its_digits_and_so_does_its_gradient(log_prob):
+    x = torch.tensor([log_prob], dtype=torch.float64, requires_grad=True)
+    found = _log_one_minus_exp(x)
+    found.backward()
+    near = log_prob > -0.5
+    expected = math.log(-math.expm1(log_prob)) if near else math.log1p(-math.exp(log_prob))
+    rounding = 16 * torch.finfo(torch.float64).eps
+
+    assert found.item() == pytest.approx(expected, rel=rounding, abs=0)
+    assert x.grad.item() == pytest.approx(math.exp(log_prob) / math.expm1(log_prob), rel=rounding, abs=0)
 
 
 def test_a_certain_document_has_no_odds():

@@ -8,6 +8,7 @@ from rank_helpers import on_ranks
 from test_loss_values import A, B, batch_of, bigram_table
 from torch.nn.parallel import DistributedDataParallel
 
+from hermetic.integrations import distributed
 from hermetic.loss import packed_loss
 
 RANKS = 2
@@ -60,6 +61,18 @@ def test_each_ranks_own_mean_averages_to_another_loss_and_another_gradient(tmp_p
     assert sum(result["loss"] for result in results) / RANKS == pytest.approx(3.5, abs=1e-12)
     gradient = torch.tensor(results[0]["gradient"], dtype=torch.float64)
     assert (gradient - single_process_gradient()).abs().max() > 0.05
+
+
+@pytest.mark.parametrize(("averaged", "expected"), [(True, 6 / RANKS), (False, 6.0)])
+def test_gradients_that_are_added_over_ranks_are_divided_by_the_whole_step_and_averaged_ones_by_less(
+    averaged, expected, monkeypatch
+):
+    monkeypatch.setattr(distributed, "_place", lambda _group: (RANKS, 0))
+    monkeypatch.setattr(distributed, "_gathered", lambda weight, count, *_: (weight + 4.0, [count, 1]))
+    step = distributed.rank_step([batch_of(A)], averaged=averaged)
+
+    assert step.weight == 6.0
+    assert step.denominator == expected
 
 
 def fail_on_rank_one(rank, _folder):

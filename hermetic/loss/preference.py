@@ -221,7 +221,7 @@ def _number(count: int, denominator: float | torch.Tensor | None) -> float:
 def _log_one_minus_exp(x: torch.Tensor) -> torch.Tensor:
     """log(1 - exp(x)) for x below 0, by whichever of two forms keeps its digits; both are finite everywhere."""
     near = x > -0.6931471805599453  # ln 2: there both are as good
-    by_expm1 = (-torch.expm1(x.masked_fill(~near, -0.5))).log()
+    by_expm1 = (-torch.expm1(x)).log()
     by_log1p = torch.log1p(-x.masked_fill(near, -1.0).exp())
     return torch.where(near, by_expm1, by_log1p)
 
