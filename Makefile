@@ -41,7 +41,7 @@ check: $(READY)  ## lint, check the format, check the types
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-bench: $(READY)  ## measure planning, ranks, attention, its masks, the seal and the probe's noise floor on the CPU
+bench: $(READY)  ## measure every part on the CPU, in short runs where there are long ones
 	$(RUN) benchmarks/plan.py
 	$(RUN) benchmarks/ranks.py
 	$(RUN) benchmarks/attention.py
@@ -49,6 +49,11 @@ bench: $(READY)  ## measure planning, ranks, attention, its masks, the seal and 
 	$(RUN) benchmarks/block_mask.py
 	$(RUN) benchmarks/seal.py
 	$(RUN) benchmarks/noise_floor.py
+	$(RUN) benchmarks/collate.py
+	$(RUN) benchmarks/loss.py --tokens 1024
+	$(RUN) benchmarks/curves.py --steps 40
+	$(RUN) benchmarks/data.py --documents 20000 --peer-documents 5000
+	$(HERMETIC) compare --data near-duplicates --seeds 1 --steps 40
 
 gpu: $(READY)  ## run the GPU tests and the attention benchmark, write gpu-results.json; fails without a CUDA device
 	$(RUN) benchmarks/gpu.py
