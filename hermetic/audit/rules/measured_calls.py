@@ -10,10 +10,10 @@ RULES: Final = (
         code="HM101",
         name="mask-of-ones",
         what="An attention_mask of nothing but ones is passed next to positions that restart.",
-        why="transformers looks for packed documents only where no mask is given, so a mask that masks nothing turns "
-        "isolation off; a tokenizer or a padding collator makes one by itself. In a tiny Llama with documents of 3 and "
-        "5 tokens it moves the second one's logits by 4.3, and without it they are right to 1e-6. Of 193 types of "
-        "models, none is sound with it in all of its attention implementations.",
+        why="transformers looks for packed documents only when no mask is given, so a mask that masks nothing switches "
+        "isolation off; tokenizers and padding collators add one unasked. In a tiny Llama with documents of 3 and 5 "
+        "tokens it moves the second one's logits by 4.3; without it they are right to 1e-6. Of 193 model types, none "
+        "is sound with it in all of its attention implementations.",
         bad=run("""\
 import torch
 
@@ -31,16 +31,16 @@ def forward(batch):
 report = hermetic.probe(forward)
 """),
         good=BY_POSITIONS,
-        fix="Leave the mask out, or call hermetic.seal(model), which makes nothing of it.",
+        fix="Leave the mask out, or call hermetic.seal(model), which ignores it.",
         sources=("huggingface/transformers#46634", "leaks/all_ones_mask.py", "docs/atlas.md"),
     ),
     Rule(
         code="HM102",
         name="cache-in-training",
-        what="The model makes a cache while it trains: use_cache was left at the default of its configuration.",
-        why="With a cache, transformers does not look for packed documents, and use_cache is true unless it is told "
-        "otherwise, in training too: a tiny Llama's second document moves by 4.3 logits. transformers' own Trainer "
-        "turns the cache off; a loop of one's own has to. Of 193 types of models, 5 are sound with it.",
+        what="The model builds a cache during training: use_cache was left at its default.",
+        why="When there is a cache, transformers does not look for packed documents, and use_cache is true by default, "
+        "even in training: a tiny Llama's second document moves by 4.3 logits. The Trainer of transformers turns the "
+        "cache off; in your own loop you have to. Of 193 model types, 5 are sound with it.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -70,9 +70,9 @@ report = hermetic.probe(forward)
         code="HM103",
         name="document-numbers-in-the-mask",
         what="A 2-D attention_mask holds the number of each token's document: 1 1 1 2 2.",
-        why="transformers makes booleans of a 2-D mask, so 1 and 2 both mean that the token may be seen, and the row "
-        "is one document: 4.3 logits in a tiny Llama. Patched attention functions that read the numbers are no longer "
-        "called.",
+        why="transformers turns a 2-D mask into booleans, so 1 and 2 both mean that a token may be seen, and the row "
+        "is one document: 4.3 logits in a tiny Llama. Attention functions that were patched to read the numbers are no "
+        "longer called.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -107,9 +107,9 @@ report = hermetic.probe(forward)
     Rule(
         code="HM106",
         name="cache-handed-in",
-        what="The call is given a cache: past_key_values, or the prefix of an adapter, which is one.",
-        why="With a cache, transformers does not look for packed documents, whatever use_cache says. PEFT's prefix "
-        "tuning moves the next document's logits by 3.8 and says nothing; LoRA is exact.",
+        what="The call is given a cache: past_key_values, or an adapter's prefix, which is one.",
+        why="When there is a cache, transformers does not look for packed documents, whatever use_cache says. PEFT's "
+        "prefix tuning moves the next document's logits by 3.8 without a warning; LoRA is exact.",
         bad=run("""\
 from peft import PrefixTuningConfig, TaskType, get_peft_model
 
@@ -134,15 +134,15 @@ model = get_peft_model(build_tiny("llama"), lora)
 
 report = hermetic.probe(model)
 """),
-        fix="Leave the cache out. Of adapters, take one inside of the layers, such as LoRA.",
+        fix="Leave the cache out. Among adapters, choose one that works inside the layers, such as LoRA.",
         sources=("huggingface/peft#1093", "leaks/prefix_tuning.py"),
     ),
     Rule(
         code="HM107",
         name="no-boundaries-in-the-call",
         what="Nothing in the call says where documents start, and no module is given positions.",
-        why="What is not said cannot be kept apart: the row is one document to the model. Mamba's forward takes no "
-        "positions at all, and the documents of the example move each other by 7.1 logits.",
+        why="What the call does not say, the model cannot know: to it the row is one document. Mamba's forward takes "
+        "no positions at all, and in the example documents move each other's logits by 7.1.",
         bad=run(
             of('build_tiny("mamba")')
             + """
@@ -171,9 +171,9 @@ report = hermetic.probe(forward, lengths=(5, 7, 4))
     Rule(
         code="HM108",
         name="boundaries-unread",
-        what="Boundaries are passed and read by nobody: without them the logits are the same to the bit.",
-        why="The arguments are right and go from hand to hand down to where nobody takes them, or **kwargs swallows "
-        "them. cu_seq_lens_q reaches flash attention only: on sdpa the next document moved by 4.8 logits.",
+        what="Boundaries are passed, but nothing reads them: without them the logits are the same, bit for bit.",
+        why="The arguments are right, but they are handed down to where nothing takes them, or **kwargs swallows them. "
+        "cu_seq_lens_q reaches flash attention only: on sdpa the next document moved by 4.8 logits.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -205,7 +205,8 @@ def forward(batch):
 
 report = hermetic.probe(forward)
 """),
-        fix="Call hermetic.seal(model), which reads them whatever the attention is, or install the kernels that do.",
+        fix="Call hermetic.seal(model), which reads them with any attention implementation, or install the kernels "
+        "that do.",
         sources=(
             "areal-project/AReaL#1442",
             "NVIDIA-NeMo/RL#2105",
@@ -218,8 +219,8 @@ report = hermetic.probe(forward)
         code="HM109",
         name="mask-added-as-ones",
         what="A mask of booleans, or of ones and zeros, over pairs of tokens is added to the scores of attention.",
-        why="True becomes +1 and False +0: a nudge, not a wall. The same 4-D mask isolates on sdpa, and on eager "
-        "attention it moves documents by 3.1 and 2.3 logits; as floats it moves them by 2.3 on sdpa too.",
+        why="True becomes +1 and False +0: a nudge, not a wall. The same 4-D mask isolates on sdpa, but on eager "
+        "attention it lets documents move by 3.1 and 2.3 logits; as floats, by 2.3 on sdpa too.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -265,8 +266,8 @@ def forward(batch):
 
 report = hermetic.probe(forward)
 """),
-        fix="Pass 0 where a token may be seen and the lowest number of the dtype where not, as "
-        "hermetic.batch.dialects.additive_mask makes it; or booleans on sdpa; or call hermetic.seal(model).",
+        fix="Pass 0 where a token may be seen and the lowest number of the dtype elsewhere, as "
+        "hermetic.batch.dialects.additive_mask does; or pass booleans on sdpa; or call hermetic.seal(model).",
         sources=(
             "huggingface/transformers#41443",
             "huggingface/transformers#46507",
@@ -276,10 +277,10 @@ report = hermetic.probe(forward)
     Rule(
         code="HM110",
         name="boundaries-of-other-documents",
-        what="Boundaries arrive, and they are not those of the documents: an edge too many, too few or elsewhere.",
-        why="Guessed boundaries miss what their rule does not see. A position that falls is no rule for documents of "
-        "one token: leaks/lone_tokens.py moves 3.3 logits by it. TRL's collator, given rows without seq_lengths, made "
-        "the edges 0, 5, 7 of documents of 3, 2 and 2 tokens.",
+        what="Boundaries arrive, but not those of the documents: one too many, one too few, or one in the wrong place.",
+        why="Guessed boundaries miss whatever the guess does not cover. If a document is taken to start where "
+        "positions fall, documents of one token are missed: leaks/lone_tokens.py leaks 3.3 logits that way. TRL's "
+        "collator, given rows without seq_lengths, made the edges 0, 5, 7 out of documents of 3, 2 and 2 tokens.",
         bad=run("""\
 import torch
 
@@ -324,8 +325,8 @@ def forward(batch):
 
 report = hermetic.probe(forward, lengths=(5, 1, 7, 4))
 """),
-        fix="Carry the boundaries from the lengths, as hermetic.collate does. They start at 0, each edge is the first "
-        "token of the next document, and the last one is the number of tokens.",
+        fix="Make the boundaries from the lengths, as hermetic.collate does. They begin with 0, each edge is the first "
+        "token of the next document, and the last edge is the number of tokens.",
         sources=("modelscope/ms-swift#9903", "huggingface/trl#3705", "leaks/lone_tokens.py"),
     ),
 )

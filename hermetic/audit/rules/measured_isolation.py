@@ -9,11 +9,12 @@ RULES: Final = (
     Rule(
         code="HM100",
         name="document-reached",
-        what="One document moves the output of another one of its row; the finding names the first module that "
-        "lets it.",
-        why="The model is trained on text that nobody wrote, such as answers that depend on a stranger's question, and "
-        "the loss falls all the same. Called as it should be, GPT-OSS moved the next document's logits by 3.6 and OPT "
-        "by 3.4, where a sound path shows 1e-6; of 193 types of models in transformers 5.24, 110 passed.",
+        what="One document changes the output of another in the same row; the finding names the first module that lets "
+        "it through.",
+        why="The model is trained on contexts that nobody wrote, such as an answer that depends on a stranger's "
+        "question, and the loss falls all the same. Even when called correctly, GPT-OSS moved the next document's "
+        "logits by 3.6 and OPT by 3.4, where a sound path shows 1e-6. Of 193 model types in transformers 5.24, 110 "
+        "passed.",
         bad=run("""\
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -61,8 +62,8 @@ def forward(batch):
 
 report = hermetic.probe(forward)
 """),
-        fix="Call hermetic.seal(model), which isolates its documents or names the module that it cannot isolate. A "
-        "code beside this one, such as HM101, says what in the call let it happen.",
+        fix="Call hermetic.seal(model), which isolates documents or names the module that it cannot isolate. A code "
+        "reported beside this one, such as HM101, says what in the call allowed it.",
         sources=(
             "huggingface/trl#1230",
             "huggingface/transformers#39997",
@@ -73,11 +74,11 @@ report = hermetic.probe(forward)
     Rule(
         code="HM104",
         name="boundary-off-by-one",
-        what="Only the token before a seam, or only the one behind it, belongs to the wrong document.",
-        why="The first token of a document sees the whole document before it, or a last token is seen by the whole "
-        "next one. An average hides it, for one token of each document changes: the example moves it by 7.3 logits. "
-        "Separators that are counted into the wrong document, and windows that count the current token or do not, are "
-        "reported as this mistake.",
+        what="Only the token before a boundary, or only the one after it, belongs to the wrong document.",
+        why="The first token of a document sees all of the document before it, or a last token is seen by all of the "
+        "next document. Averages hide it, because only one token of each document changes; in the example its logits "
+        "move by 7.3. Two causes have been reported: separators counted into the wrong document, and windows that "
+        "disagree on whether the current token counts.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -130,9 +131,9 @@ report = hermetic.probe(forward)
         code="HM105",
         name="sees-its-own-future",
         what="A token sees later tokens of its own document.",
-        why="The model reads the answer that it is asked for, so the loss looks wonderful and nothing is learned: Doge "
-        "read a text at perplexity 5.0 where it is 16.1. Packed or not, a mask that knows the documents and forgets "
-        "the order does the same.",
+        why="The model reads the answer that it is asked for, so the loss looks excellent and nothing is learned: Doge "
+        "reached a perplexity of 5.0 on a text where 16.1 is right. A mask that separates documents but forgets the "
+        "order does the same.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -176,8 +177,8 @@ def forward(batch):
 
 report = hermetic.probe(forward)
 """),
-        fix="Check is_causal and the attention implementation; a mask of your own has to hold the triangle as well as "
-        "the blocks, as hermetic.batch.dialects.dense_mask does.",
+        fix="Check is_causal and the attention implementation. A mask of your own must be triangular as well as "
+        "block-diagonal, as hermetic.batch.dialects.dense_mask is.",
         sources=("huggingface/transformers#48821", "leaks/bias_instead_of_a_mask.py"),
     ),
 )

@@ -9,11 +9,11 @@ RULES: Final = (
     Rule(
         code="HM201",
         name="positions-not-reset",
-        what="Positions count on through the row instead of starting anew with each document.",
-        why="A model with learned positions is trained at places where its documents never stand: under a right mask, "
-        "GPT-2's logits were wrong by 4.1. Rotary positions are relative, so Llama's were right to 1e-6, which is why "
-        "it goes unseen: the positions have to be looked at, not what they do in one model. transformers also finds "
-        "documents by them where there is no mask.",
+        what="Positions run on through the row instead of starting again with each document.",
+        why="A model with learned positions is trained at positions where its documents never stand: under a right "
+        "mask, GPT-2's logits were off by 4.1. Rotary positions are relative, so Llama's were right to 1e-6 and the "
+        "mistake goes unseen; that is why the positions themselves are checked. Where there is no mask, transformers "
+        "also finds documents by their positions.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -39,9 +39,9 @@ report = hermetic.probe(forward)
         code="HM202",
         name="logits-of-another-context",
         what="A packed document's logits are not those of the same document alone, by more than rounding.",
-        why="What is trained is not what will be used, where a document stands alone. RoBERTa counts positions from 2 "
-        "and flattening collators from 0: packed, the logits of the example are off by 5.7, and embeddings just "
-        "get worse.",
+        why="Training then computes something else than what is used later, where a document stands alone. RoBERTa "
+        "counts positions from 2, flattening collators from 0: packed, the logits of the example are off by 5.7, and "
+        "embeddings just get worse.",
         bad=run("""\
 import torch
 
@@ -70,8 +70,8 @@ def forward(batch):
 report = hermetic.probe(forward)
 """),
         good=sealed("roberta"),
-        fix="Check positions, windows and chunk borders: each has to count from the document's start, and from where "
-        "the model starts to count. hermetic.seal(model) finds that out.",
+        fix="Check positions, windows and chunk borders: each must count from the document's start, and from the "
+        "number at which the model begins. hermetic.seal(model) works that out.",
         sources=(
             "huggingface/transformers#47496",
             "huggingface/transformers#47525",
@@ -82,10 +82,10 @@ report = hermetic.probe(forward)
         code="HM203",
         name="gradients-of-another-context",
         what="Parameter gradients of the packed batch are not the sum of those of its documents alone.",
-        why="A forward that is right proves nothing about the backward pass of a kernel, and only the backward trains. "
-        "Kernels for packed rows gave NaN gradients where tensors are longer than cu_seqlens says, and convolutions "
-        "wrong ones for documents shorter than their width. In the example gradients are 10 % too large in all "
-        "documents but the first, and nothing else shows it.",
+        why="A right forward pass proves nothing about a kernel's backward pass, and only the backward pass trains. "
+        "Kernels for packed rows have given NaN gradients where tensors were longer than cu_seqlens says, and "
+        "convolutions wrong ones for documents shorter than their width. In the example, gradients are 10 % too large "
+        "in every document but the first, and nothing else shows it.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -111,8 +111,8 @@ report = hermetic.probe(model)
         name="depends-on-row-length",
         what="A document changes when another one of the row gets longer.",
         why="Rotary scaling by the longest position (dynamic NTK, longrope) rotates a short document as if it were "
-        "long when it shares a row with one that is: off by 0.08 and 0.25 logits in tiny models. Noise that is scaled "
-        "by the row's length, and experts' capacity, do the same. No document's content reaches another.",
+        "long when a long one shares its row: off by 0.08 and 0.25 logits in tiny models. Noise that is scaled by the "
+        "row's length and limits on experts' capacity do the same. No document's content reaches another.",
         bad=run("""\
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -165,17 +165,18 @@ model = LlamaForCausalLM(
 
 report = hermetic.probe(hermetic.seal(model), lengths=(30, 13, 6))
 """),
-        fix="Call hermetic.seal(model), which makes these frequencies for each length, or keep documents below the "
-        "length at which the model rescales; look for whatever else the row shares.",
+        fix="Call hermetic.seal(model), which computes these frequencies for each document's length, or keep documents "
+        "below the length at which the model rescales. If neither applies, look for whatever else the row shares.",
         sources=("QwenLM/Qwen#401", "ggml-org/llama.cpp#24875", "leaks/scaled_by_the_longest.py"),
     ),
     Rule(
         code="HM205",
         name="window-of-the-row",
-        what="A token mixer gives a document other outputs than alone on the same inputs, from a token on.",
-        why="A mask of one's own replaces the window that the model would have laid over its rows, or chunks are "
-        "counted from the row's start. Documents are isolated, and short ones never fill the window. A run "
-        "was reported to start at a loss of 9.98 in place of 1.9.",
+        what="On the same inputs, a token mixer gives a document other outputs in the row than alone, from some token "
+        "on.",
+        why="A mask of your own has replaced the sliding window that the model would have applied, or chunks are "
+        "counted from the row's start. Documents are isolated, and short ones never fill the window, so it goes "
+        "unnoticed. One run was reported to start at a loss of 9.98 instead of 1.9.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny

@@ -32,9 +32,9 @@ RULES: Final = (
         code="HM601",
         name="packed-rows-unsupported",
         what="The subject runs a document alone and fails on packed ones.",
-        why="transformers refuses hybrids that are told the boundaries where kernels that start their state anew are "
-        "missing. That is right: with positions alone the same models run and leak, Bamba by 4.6 logits. Padded rows, "
-        "or a seal, train what this cannot.",
+        why="transformers refuses hybrids that are told the boundaries when the kernels that could reset their state "
+        "are missing. That is right: with positions alone the same models run and leak, Bamba by 4.6 logits. Padded "
+        "rows or a seal can train what this call cannot.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -63,8 +63,9 @@ report = hermetic.probe(forward)
         code="HM602",
         name="text-without-boundaries",
         what="Rows without boundaries look like several documents: texts begin or end inside of them.",
-        why="Nothing says where a document starts, so nothing can isolate them: the oldest way to pack. A token that "
-        "ends a text keeps nobody from looking past it; leaks/wrapped_rows.py moves the next document's logits by 5.0.",
+        why="Nothing says where a document starts, so nothing can isolate it: this is the oldest way to pack. An "
+        "end-of-text token does not keep later tokens from looking past it; leaks/wrapped_rows.py moves the next "
+        "document's logits by 5.0.",
         bad=run("""\
 import torch
 
@@ -94,9 +95,9 @@ report = examine(
         code="HM603",
         name="boundaries-unreadable",
         what="The call's own boundaries cannot be read, or contradict each other.",
-        why="Each reader then makes another row of it. From positions 3 4 5 0 1 2, one function of transformers reads "
-        "two documents of 3 tokens and another the edges 3 and 6, by which the first document belongs to nobody. "
-        "Positions of three axes were read as a row three times as long, which ended in an illegal memory access.",
+        why="Each reader then sees other documents. From positions 3 4 5 0 1 2, one function of transformers reads two "
+        "documents of 3 tokens; another reads the edges 3 and 6, which leave the first document out. Three-axis "
+        "positions were read as a row three times as long, which ended in an illegal memory access.",
         bad=run("""\
 import torch
 

@@ -24,9 +24,9 @@ RULES: Final = (
         code="HM301",
         name="state-carried-over",
         what="One document reaches another through a state that is not reset at the seam.",
-        why="A recurrence (Mamba, gated delta net, linear attention with decay) remembers whatever came before it in "
-        "the row, and no mask can stop it. The layers between are attention that does keep documents apart, so the "
-        "model looks as if it did: Qwen3.5 moved the next document's logits by 6.0 and Qwen3-Next by 4.0.",
+        why="A recurrence (Mamba, gated delta net, linear attention with decay) remembers everything before it in the "
+        "row, and no mask can stop it. In hybrids the attention layers in between do keep documents apart, so the "
+        "model looks isolated: Qwen3.5 moved the next document's logits by 6.0 and Qwen3-Next by 4.0.",
         bad=run(of('build_tiny("qwen3_next")') + _BY_POSITIONS),
         good=run(of('hermetic.seal(build_tiny("qwen3_next"))') + _BY_POSITIONS),
         fix="Call hermetic.seal(model), which runs these layers document by document, or pass seq_idx and cu_seqlens "
@@ -42,8 +42,8 @@ RULES: Final = (
         code="HM302",
         name="convolution-over-the-seam",
         what="One document reaches the first tokens of the next one, through a short convolution.",
-        why="A convolution over k tokens shows the first k - 1 tokens of a document the end of the one before. An "
-        "average over all tokens hides what it does to these few; in LFM2 their logits moved by 3.1.",
+        why="A convolution over k tokens shows a document's first k - 1 tokens the end of the document before. An "
+        "average over all tokens hides the effect on those few; in LFM2 their logits moved by 3.1.",
         bad=run(of('build_tiny("lfm2")') + _BY_POSITIONS),
         good=run(of('hermetic.seal(build_tiny("lfm2"))') + _BY_POSITIONS),
         fix="Call hermetic.seal(model), which runs the convolution document by document, or pass seq_idx to a kernel "

@@ -10,9 +10,9 @@ RULES: Final = (
         code="HM401",
         name="target-over-the-seam",
         what="The last token of a document is trained to predict the first token of the next one.",
-        why="Attention may be isolated and the target is not: each document but the last one of a row teaches the "
-        "model to guess a stranger's first word in place of stopping. Of the stacks that the doctor was run on, "
-        "Axolotl 0.19 does so with plain texts.",
+        why="Attention may be isolated while targets are not: every document but the last of its row teaches the model "
+        "to guess a stranger's first word instead of stopping, 3 of them in the example. Of the stacks that the doctor "
+        "was run on, Axolotl 0.19 does so with plain texts.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -43,10 +43,9 @@ report = hermetic.probe(forward)
     Rule(
         code="HM402",
         name="supervised-tokens-untrained",
-        what="Tokens that are supervised carry no loss.",
-        why="A mask of labels took away too much. Where padding is the token that ends a text, masking it by value "
-        "takes the end of every document, and the model never learns to stop: 2 of the 5 supervised tokens of the "
-        "example.",
+        what="Supervised tokens carry no loss.",
+        why="Masking the labels took away too much. Where the padding token also ends texts, masking by value removes "
+        "the end of every document, and the model never learns to stop: 2 of the 5 supervised tokens in the example.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -78,8 +77,8 @@ report = hermetic.probe(
     lambda batch: model(**batch.model_inputs()), documents=documents
 )
 """),
-        fix="Mask labels by place, never by the value of a token: each supervised token but a document's first has to "
-        "be predicted.",
+        fix="Mask labels by position, never by token value: every supervised token except a document's first has to be "
+        "predicted.",
         sources=(
             "NVIDIA-NeMo/Megatron-Bridge#5213",
             "NVIDIA-NeMo/Megatron-Bridge#4660",
@@ -90,9 +89,9 @@ report = hermetic.probe(
         code="HM403",
         name="shifted-twice-or-never",
         what="Each token is trained to predict itself, or the one after the next.",
-        why="Labels that were shifted before are shifted again by the model; or a loss of one's own shifts none. The "
-        "loss is a number like any other: a packer's own labels, fed to a transformers model, gave 4.49 where the mean "
-        "over tokens is 4.68.",
+        why="The model shifts labels that were shifted before, or a loss of your own does not shift them at all. The "
+        "loss looks like any other: a packer's own labels, which are shifted already, gave 4.49 in a transformers "
+        "model where the mean over tokens is 4.68.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -110,8 +109,8 @@ def forward(batch):
 report = hermetic.probe(forward)
 """),
         good=WITH_LABELS,
-        fix="Pass labels as input_ids has the tokens (unshifted), with -100 where nothing is to be learned, and let "
-        "the loss shift them once.",
+        fix="Pass labels aligned with input_ids (unshifted), with -100 where nothing is to be learned, and let the "
+        "loss shift them once.",
         sources=(
             "measured: labels of seqpacker 0.1.3, given to a model of transformers 5.24.0",
             "pytorch/torchtitan#2755",

@@ -34,10 +34,10 @@ RULES: Final = (
     Rule(
         code="HM501",
         name="loss-depends-on-packing",
-        what="The loss depends on how documents were packed: it is no mean over tokens or documents, and no sum.",
-        why="What a token teaches then depends on its neighbours in the row. Dividing by slots in place of supervised "
-        "tokens, or averaging means of rows, does it: transformers' evaluation of the same documents gave 4.814 in "
-        "batches of two and 4.964 in batches of one.",
+        what="The loss depends on how documents were packed: it is neither a mean over tokens or documents nor a sum.",
+        why="How much a token counts then depends on its neighbours in the row. Dividing by slots instead of "
+        "supervised tokens, or averaging the means of rows, causes it: on the same documents, the evaluation of "
+        "transformers gave 4.814 in batches of two and 4.964 in batches of one.",
         bad=run("""\
 from types import SimpleNamespace
 
@@ -82,10 +82,11 @@ report = hermetic.probe(forward, lengths=(11, 13, 6))
     Rule(
         code="HM502",
         name="micro-batches-do-not-add-up",
-        what="Micro-batches that are told the step's count of supervised tokens do not add up to the step.",
-        why="Packed rows hold different numbers of supervised tokens, so a mean of each micro-batch counts tokens of a "
-        "short one more. Models whose forward takes no count (num_items_in_batch) ignore it without a word, and the "
-        "loss grows with the number of micro-batches: 2.9 times the step's in the example.",
+        what="Micro-batches that are given the step's number of supervised tokens do not add up to the step.",
+        why="Packed rows hold different numbers of supervised tokens, so averaging within each micro-batch gives the "
+        "tokens of a short one more weight. Models whose forward takes no such number (num_items_in_batch) ignore it "
+        "without a warning, and the loss grows with the number of micro-batches: to 2.9 times the step's in the "
+        "example.",
         bad=run("""\
 import hermetic
 from hermetic.atlas import build_tiny
@@ -127,13 +128,13 @@ report = hermetic.probe(forward)
         code="HM503",
         name="router-balanced-over-the-row",
         what="A router's auxiliary loss is taken over the whole row, not over each document.",
-        why="Experts are then balanced over what happens to share a row, so the loss of a document depends on its "
-        "neighbours: of two documents a Mixtral's auxiliary loss was 2.00 and 2.07 alone, and 2.03 packed. No document "
-        "reaches another.",
+        why="Experts are then balanced over whatever shares a row, so a document's loss depends on its neighbours: a "
+        "Mixtral's auxiliary loss of two documents was 2.00 and 2.07 alone, and 2.03 packed. No document reaches "
+        "another.",
         bad=run(_MIXTRAL.format(router=True)),
         good=run(_MIXTRAL.format(router=False)),
         fix="Keep it if experts are to be balanced over rows. Otherwise turn output_router_logits off, and add a "
-        "balance loss of each document.",
+        "balancing loss for each document.",
         sources=("NVIDIA/Megatron-LM#6115",),
     ),
 )

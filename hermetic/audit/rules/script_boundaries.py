@@ -154,11 +154,11 @@ RULES = (
     Rule(
         code="HM144",
         name="boundaries-from-end-tokens",
-        what="Document boundaries are derived from where the end-of-text token stands in the row.",
+        what="Document boundaries are taken from where the end-of-text token stands in the row.",
         why="In chat data the same token ends every turn, so one conversation becomes several documents and later "
-        "turns lose what was said: of the tokens [5, 2, 6, 2] with 2 as the end the length was taken for 2, not 4, and "
-        "the packed loss was 5.29 instead of 3.66. A document that was cut has no end and merges with the next, and "
-        "whether the end belongs to the document before it or after it is easily got wrong.",
+        "turns lose what was said: of the tokens [5, 2, 6, 2], with 2 as the end, such a rule takes 2 for the length "
+        "and not 4. In one report the packed loss of a sample was 5.29 where 3.66 is right. A document that was cut "
+        "has no end token and merges with the next, and it is easy to count the end token into the wrong document.",
         bad=Example(
             door="script",
             text="""\
@@ -179,18 +179,18 @@ def boundaries(documents):
     return document_ids
 """,
         ),
-        fix="Carry the lengths along from where the documents are joined.",
+        fix="Keep the lengths from where the documents are joined.",
         sources=("NVIDIA-NeMo/Speech#14437", "pytorch/torchtitan#3130", "OpenEvaByte/evabyte#10"),
         check=from_end_tokens,
     ),
     Rule(
         code="HM145",
         name="packed-rows-stacked-under-flash-attention",
-        what="Packed rows are stacked into a batch of several for flash attention, with positions and without "
+        what="Several packed rows are stacked into one batch for flash attention, with positions but without "
         "cumulative lengths.",
-        why="transformers reads boundaries off positions for flash attention only where the batch has one row. With "
-        "two it attends to each row as to one document, and nothing is said: documents [3, 3] and [2, 2, 2] need "
-        "[0, 3, 6, 8, 10, 12].",
+        why="With flash attention, transformers reads boundaries from positions only if the batch has one row. With "
+        "two it treats each row as one document, without a warning: rows of documents [3, 3] and [2, 2, 2] need the "
+        "edges [0, 3, 6, 8, 10, 12].",
         bad=Example(
             door="script",
             text=f"""\
@@ -217,7 +217,7 @@ loader = DataLoader([], batch_size=4, collate_fn=collate)
 loader = DataLoader([], batch_size=1, collate_fn=collate)
 """,
         ),
-        fix="One row per batch, or all rows end to end with cumulative lengths.",
+        fix="Use one row per batch, or lay all rows end to end with cumulative lengths.",
         sources=("axolotl-ai-cloud/axolotl#1375",),
         check=flash_over_rows,
     ),
@@ -225,8 +225,8 @@ loader = DataLoader([], batch_size=1, collate_fn=collate)
         code="HM146",
         name="lengths-from-a-mask-of-numbers",
         what="The attention mask holds the number of each token's document, and lengths are taken from its sums.",
-        why="Of three documents of 4, 3 and 3 tokens the mask [1, 1, 1, 1, 2, 2, 2, 3, 3, 3] sums up to 19, and not to "
-        "10 tokens. Where a kernel does not refuse it, tokens belong to documents that are not theirs.",
+        why="For three documents of 4, 3 and 3 tokens the mask [1, 1, 1, 1, 2, 2, 2, 3, 3, 3] sums to 19, not to 10 "
+        "tokens. If the kernel does not refuse such lengths, tokens end up in the wrong documents.",
         bad=Example(
             door="script",
             text=f"""\

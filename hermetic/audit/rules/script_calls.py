@@ -37,8 +37,8 @@ def mask_of_ones(script: Script) -> Iterator[AuditFinding]:
             "HM101",
             slot.node,
             _MASK,
-            what="an attention mask of ones over a row of documents: where a mask is given, transformers looks for no "
-            "packed documents, and each sees all before it",
+            what="an attention mask of ones over a row of documents: given a mask, transformers does not look for "
+            "packed documents, and each document sees all those before it",
             certainty="certain" if builds_transformers_model(script) else "likely",
             way_out="Leave attention_mask out of the batch, or call hermetic.seal(model)",
         )
@@ -54,8 +54,8 @@ def numbers_in_mask(script: Script) -> Iterator[AuditFinding]:
                 "HM103",
                 slot.node,
                 _MASK,
-                what="the numbers of documents are given as the attention mask; transformers makes booleans of them, "
-                "and all documents are one",
+                what="document numbers are given as the attention mask; transformers turns them into booleans, and "
+                "the row is one document",
                 certainty="certain" if builds_transformers_model(script) else "likely",
                 way_out="Pass position_ids that restart and no mask, a 4-D mask, or call hermetic.seal(model)",
             )
@@ -195,8 +195,8 @@ def cache_left_on(script: Script) -> Iterator[AuditFinding]:
             "HM102",
             call.node,
             f"{call.short}(use_cache)",
-            what="the model keeps a cache in a loop of your own, as it does unless told otherwise; where there is one, "
-            "transformers looks for no packed documents, and each sees all before it",
+            what="your loop leaves the model's cache on, which it is by default; with a cache, transformers does not "
+            "look for packed documents, and each document sees all those before it",
             certainty="certain",
             way_out="Pass use_cache=False with each call or set model.config.use_cache = False, or call "
             "hermetic.seal(model)",

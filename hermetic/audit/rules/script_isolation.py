@@ -33,7 +33,7 @@ def causal_alone(script: Script) -> Iterator[AuditFinding]:
         beside = boundary_names(script.names.function_of(call.node), script.names)
         if not (row or beside) or _is_a_branch_without_boundaries(call, script):
             continue
-        what = "documents of a row are attended to under a causal mask alone: each sees all before it"
+        what = "attention over a row of documents has only a causal mask: each document sees all those before it"
         yield script.finding(
             "HM140",
             call.node,
@@ -98,7 +98,7 @@ def block_mask_alone(script: Script) -> Iterator[AuditFinding]:
         call.node,
         "create_block_mask",
         what="the block mask of a row of documents asks only which token comes first, so each document sees all "
-        "before it",
+        "those before it",
         certainty="certain" if rows(script) else "likely",
         way_out="Compare document numbers too: (q_idx >= kv_idx) & (document_ids[q_idx] == document_ids[kv_idx]), or "
         "call hermetic.packed_attention(..., backend='flex')",
@@ -237,10 +237,10 @@ RULES = (
     Rule(
         code="HM140",
         name="causal-mask-over-packed-documents",
-        what="Attention over a row of several documents is given a causal mask and nothing that tells them apart.",
-        why="Of documents of 3 and 5 tokens a causal mask shows 36 pairs of tokens where 21 are right; in the other 15 "
-        "the second document reads the first. Changing one document of such a row has been measured to move another's "
-        "logits by 11.3.",
+        what="Attention over a row of several documents gets a causal mask and nothing that tells the documents apart.",
+        why="For documents of 3 and 5 tokens a causal mask admits 36 pairs of tokens, of which 21 are right; in the "
+        "other 15 the second document reads the first. In a public report, changing one document of such a row moved "
+        "another one's logits by 11.3.",
         bad=Example(
             door="script",
             text="""\
@@ -264,7 +264,7 @@ def attend(q, k, v, document_ids):
     return scaled_dot_product_attention(q, k, v, attn_mask=causal & (document_ids[:, None] == document_ids[None]))
 """,
         ),
-        fix="Give the attention function what it needs to know documents by: cu_seqlens, a block mask or a mask of "
+        fix="Give attention what it needs to tell documents apart: cu_seqlens, a block mask, or a mask made from "
         "document numbers.",
         sources=("karpathy/nanoGPT#280", "DeepOpt-com/WrinkleFree-Monorepo#53", "huggingface/nanoVLM#204"),
         check=causal_alone,
@@ -272,9 +272,11 @@ def attend(q, k, v, document_ids):
     Rule(
         code="HM141",
         name="block-mask-without-documents",
-        what="The mask function of FlexAttention compares places alone, over rows of several documents.",
-        why="The block mask is then the triangle of the whole row, and each document reads all before it, 15 of 36 "
-        "pairs for documents of 3 and 5 tokens. It is also slower than the right one, which has fewer blocks.",
+        what="The mask function of FlexAttention compares places in the row and nothing else, and rows hold several "
+        "documents.",
+        why="The block mask is then one triangle over the whole row, and each document reads all those before it: 15 "
+        "of 36 pairs for documents of 3 and 5 tokens. It is also slower than the right mask, which has fewer blocks to "
+        "compute.",
         bad=Example(
             door="script",
             text=f"""\
@@ -292,17 +294,17 @@ def attend(q, k, v, document_ids):
     return flex_attention(q, k, v, block_mask=mask)
 """,
         ),
-        fix="Compare the numbers of the documents as well.",
+        fix="Compare document numbers as well.",
         sources=("meta-pytorch/torchtune#1193", "karpathy/nanoGPT#280"),
         check=block_mask_alone,
     ),
     Rule(
         code="HM142",
         name="documents-cut-without-boundaries",
-        what="Token ids of documents are laid end to end and cut into rows of one length, without boundaries.",
-        why="Each document sees those before it in its row, documents are cut in two wherever a row ends, and nothing "
-        "later can tell them apart: no mask, no position and no seal, which needs boundaries too. An end-of-text token "
-        "between them separates nothing for attention.",
+        what="Token ids of documents are joined and cut into rows of one length, and boundaries are not kept.",
+        why="Each document sees those before it in its row, documents are cut wherever a row ends, and nothing later "
+        "can tell them apart: no mask, no positions, and no seal, which needs boundaries too. An end-of-text token "
+        "between documents does not separate them for attention.",
         bad=Example(
             door="script",
             text="""\
@@ -325,14 +327,14 @@ def rows(documents, capacity=1024):
     return [hermetic.collate([documents[i] for i in row]) for row in plan.rows()]
 """,
         ),
-        fix="Put whole documents into rows and keep where each begins.",
+        fix="Pack whole documents into rows, and keep where each begins.",
         sources=("huggingface/trl#1230", "huggingface/trl#3067", "Lightning-AI/litgpt#620"),
         check=cut_without_boundaries,
     ),
     Rule(
         code="HM143",
         name="attention-without-mask-function",
-        what="A custom attention function is registered with transformers and no mask function of the same name.",
+        what="A custom attention function is registered with transformers, but no mask function under the same name.",
         why="transformers then makes no mask, whatever the positions say. The example of HM100 is this mistake, "
         "measured: in a tiny Llama one document moves another's logits by 7.4. With a mask function of that name, it "
         "moves them by exactly 0.",

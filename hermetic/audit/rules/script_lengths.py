@@ -68,8 +68,8 @@ def no_leading_zero(script: Script) -> Iterator[AuditFinding]:
             "HM240",
             core,
             slot.key,
-            what="cumulative lengths without the 0 before them: the first document belongs to none, and "
-            "what a kernel should have written for it stays as the memory was",
+            what="cumulative lengths without their leading 0: the first document belongs to none, and a kernel leaves "
+            "its output uninitialised",
             certainty="certain",
             way_out="Put a 0 in front: torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), or take "
             "hermetic.Boundaries.from_lengths(lengths).cu_seqlens",
@@ -193,7 +193,7 @@ def short_longest(script: Script) -> Iterator[AuditFinding]:
             "HM242",
             core,
             slot.key,
-            what=f"the length of the longest document is {how}: tokens of a longer document beyond it are not computed",
+            what=f"the length given as the longest document's is {how}: the rest of a longer one is not computed",
             certainty="certain",
             way_out="Take the largest: int(lengths.max()), or hermetic.Boundaries.from_lengths(lengths).max_seqlen",
         )
@@ -312,10 +312,9 @@ RULES = (
     Rule(
         code="HM240",
         name="sum-of-lengths-without-zero",
-        what="Cumulative lengths are given to a kernel or a model without the 0 that they begin with.",
-        why="For documents of 3 and 5 tokens [3, 8] says one document, which begins at token 3: the first three tokens "
-        "belong to none, and a kernel leaves what it should have written for them as the memory was, which has been "
-        "seen as NaN in gradients.",
+        what="Cumulative lengths are passed to a kernel or a model without their leading 0.",
+        why="For documents of 3 and 5 tokens, [3, 8] means one document that begins at token 3. The first three tokens "
+        "belong to none, and a kernel leaves their output uninitialised, which has shown up as NaN in gradients.",
         bad=_varlen("lengths.cumsum(0, dtype=torch.int32)"),
         good=_SOUND,
         fix="Put a 0 in front of the sums.",
@@ -326,20 +325,20 @@ RULES = (
         code="HM241",
         name="edges-of-64-bits",
         what="Cumulative lengths of type int64 are given to flash attention.",
-        why="The kernel takes int32 and stops the run with an error. A cumulative sum of int32 numbers is int64 in "
-        "PyTorch unless it is told otherwise, so lengths of the right type are not enough.",
+        why="The kernel takes int32 and stops the run with an error. In PyTorch the cumulative sum of int32 numbers is "
+        "int64 unless it is given a dtype, so int32 lengths are not enough.",
         bad=_varlen("pad(lengths.cumsum(0), (1, 0))"),
         good=_SOUND,
-        fix="Give the sum a dtype.",
+        fix="Give the sum dtype=torch.int32.",
         sources=("QwenLM/Qwen3-VL#567",),
         check=wide_edges,
     ),
     Rule(
         code="HM242",
         name="longest-document-too-short",
-        what="What is passed as the length of the longest document is that of a shorter one.",
-        why="Kernels launch blocks for so many tokens of each document and no more; what a longer document has beyond "
-        "stays as the memory was. Too large a number is only slower.",
+        what="The length that is passed as the longest document's is that of a shorter one.",
+        why="Kernels launch blocks for that many tokens of each document and no more, so the rest of a longer document "
+        "keeps uninitialised output. A number that is too large only costs time.",
         bad=_varlen("pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))", "int(lengths[0])"),
         good=_SOUND,
         fix="Take the maximum of the lengths that the edges are made of.",
@@ -350,8 +349,8 @@ RULES = (
         code="HM243",
         name="edges-joined-without-offset",
         what="Cumulative lengths of two batches, such as chosen and rejected answers, are concatenated as they are.",
-        why="[0, 50, 100] and [0, 50, 100] have to become [0, 50, 100, 150, 200]. Joined as they are they fall in the "
-        "middle; a boundary too many there made the first loss of a preference training six times ln 2.",
+        why="[0, 50, 100] and [0, 50, 100] must become [0, 50, 100, 150, 200]. Joined as they are, they fall back to 0 "
+        "in the middle. In one report a boundary too many in that place made the first loss of DPO six times ln 2.",
         bad=Example(
             door="script",
             text="""\
@@ -379,7 +378,7 @@ def both(chosen, rejected):
     }
 """,
         ),
-        fix="Leave out the second 0 and add the number of tokens before.",
+        fix="Drop the second 0, and add the number of tokens that come before.",
         sources=("allenai/open-instruct#1900",),
         check=edges_without_offset,
     ),

@@ -159,10 +159,10 @@ RULES = (
     Rule(
         code="HM540",
         name="mean-of-micro-batch-means",
-        what="Gradient accumulation in a loop of one's own adds up mean losses of micro-batches that hold different "
-        "numbers of supervised tokens.",
-        why="Micro-batches with losses [1, 3] and [5, 5, 5, 5] give 3.5 and not 4.0, the mean over their six tokens. "
-        "Flattened batches differ in length by as much as their documents do.",
+        what="A training loop of your own accumulates mean losses of micro-batches that hold different numbers of "
+        "supervised tokens.",
+        why="Micro-batches with token losses [1, 3] and [5, 5, 5, 5] give 3.5, not 4.0, the mean over their six "
+        "tokens. Flattened batches differ in length as much as their documents do.",
         bad=Example(
             door="script",
             text=f"""\
