@@ -172,6 +172,23 @@ def test_padding_that_cannot_be_is_refused_with_the_reason(options, message):
         collate(documents_of([1, 2, 3]), **options)
 
 
+def test_memory_is_not_pinned_for_an_accelerator_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    with pytest.raises(BatchError, match="pin_memory is True and there is no accelerator"):
+        collate(documents_of([1, 2, 3]), pin_memory=True)
+
+
+@pytest.mark.gpu
+def test_a_pinned_batch_is_the_batch_in_page_locked_memory():
+    options = {"pad_to": 8, "pad_token_id": 7}
+    pinned, plain = (collate(documents_of([1, 2, 3], [4]), pin_memory=pin, **options) for pin in (True, False))
+
+    assert pinned.input_ids.is_pinned()
+    assert pinned.labels.is_pinned()
+    assert torch.equal(pinned.input_ids, plain.input_ids)
+    assert torch.equal(pinned.labels, plain.labels)
+
+
 def test_no_documents_are_not_a_batch():
     with pytest.raises(BatchError, match=r"there are no documents, expected at least one"):
         collate([])

@@ -48,7 +48,7 @@ def collate(
         label or mask said, for nothing predicts it.
 
     Raises:
-        BatchError: For no documents, or padding that does not fit.
+        BatchError: For no documents, padding that does not fit, or pinning where there is no accelerator.
         DocumentError: If a document has no ``input_ids``, an unknown key, both labels and mask, another
             number of labels than tokens, or values that are not token ids.
 
@@ -64,6 +64,11 @@ def collate(
     if type(pad_token_id) is not int or pad_token_id < 0:
         raise BatchError(
             f"pad_token_id is {pad_token_id!r}, expected a token id of 0 or more; pass the tokenizer's own"
+        )
+    if pin_memory and not torch.accelerator.is_available():
+        raise BatchError(
+            "pin_memory is True and there is no accelerator, expected one that copies from page-locked memory, such as "
+            "a CUDA device; leave pin_memory off on a CPU"
         )
     labels = _stream(columns.labels, num_slots, IGNORE_INDEX, pin_memory=pin_memory)
     labels.numpy()[views.edges_from_lengths(boundaries.document_lengths)[:-1]] = IGNORE_INDEX
