@@ -11,7 +11,7 @@ from hermetic import loss
 from hermetic.batch import dialects, views
 
 # By name, because hermetic.batch.collate as an attribute is the function.
-PARTS = ("boundaries", "collate", "inference", "integers", "packed_batch", "views")
+PARTS = ("boundaries", "collate", "columns", "inference", "integers", "packed_batch", "views")
 DIALECTS = [import_module(f"{dialects.__name__}.{found.name}") for found in iter_modules(dialects.__path__)]
 LOSSES = [import_module(f"{loss.__name__}.{found.name}") for found in iter_modules(loss.__path__)]
 MODULES = [*LOSSES, *(import_module(f"hermetic.batch.{part}") for part in PARTS), *DIALECTS]
