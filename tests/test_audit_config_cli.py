@@ -112,6 +112,16 @@ def test_sarif_and_a_page_are_written_beside_what_is_printed(tmp_path):
     assert invoke(FOLDER / "trl_wrapped.yaml", "--sarif", tmp_path / "no" / "where.sarif").exit_code == 2
 
 
+def test_sarif_is_printed_alone_for_a_dash_and_never_beside_json(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    printed = invoke(FOLDER / "trl_wrapped.yaml", "--sarif", "-")
+
+    assert printed.exit_code == 1
+    assert [one["ruleId"] for one in json.loads(printed.stdout)["runs"][0]["results"]] == ["HM120"]
+    assert list(tmp_path.iterdir()) == []
+    assert invoke(FOLDER / "trl_wrapped.yaml", "--sarif", "-", "--json").exit_code == 2
+
+
 def test_every_kind_of_finding_is_shown_with_its_place_its_value_and_its_way_out():
     for path in sorted(FOLDER.glob("*.yaml")):
         if path.name != "expected.yaml":

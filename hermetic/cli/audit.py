@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,6 +12,8 @@ from hermetic.files import write_text
 
 if TYPE_CHECKING:
     from hermetic.audit import AuditReport
+
+_STDOUT: Final = Path("-")
 
 
 @app.command(
@@ -41,7 +43,9 @@ def audit(
     ignore: Annotated[
         list[str] | None, typer.Option(help="A code whose findings are only counted, such as HM720; repeat it.")
     ] = None,
-    sarif: Annotated[Path | None, typer.Option(help="Write the findings here as SARIF, for code review.")] = None,
+    sarif: Annotated[
+        Path | None, typer.Option(help="Write the findings here as SARIF, for code review; - prints them.")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report here as a page.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,20 +54,23 @@ def audit(
     It is only read: nothing is run, and no model is loaded. The exit code is 0 if nothing was found, 1 on a finding,
     2 if it cannot be read.
     """
+    printed = sarif == _STDOUT
+    if printed and as_json:
+        raise AuditError("--json and --sarif - both print; expected one of them, or a file for --sarif")
     ignored = _codes(ignore or [])
     report = _audited(target or [], batch, stack, _versions(versions or []))
     report = report.without(ignored) if ignored else report
     if sarif is not None:
         from hermetic.audit.sarif import to_sarif
 
-        write_text(sarif, json.dumps(to_sarif(report), indent=1) + "\n")
+        print_json(to_sarif(report)) if printed else write_text(sarif, json.dumps(to_sarif(report), indent=1) + "\n")
     if html is not None:
         from hermetic.report import write_report
 
         write_report(report, html)
     if as_json:
         print_json(report.to_dict())
-    else:
+    elif not printed:
         out_console.print(report)
     if not report.sound:
         raise typer.Exit(1)
