@@ -6,21 +6,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 from hermetic.errors import HermeticError, LeakError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 app = typer.Typer(
     name="hermetic",
@@ -86,14 +80,18 @@ def say_error(message: str) -> None:
     log_console.print(shown, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
-def progress_on_stderr(*columns: ProgressColumn, quiet: bool) -> Progress:
+def progress_on_stderr(*columns: "ProgressColumn", quiet: bool) -> "Progress":
     """Columns that vanish when it is done; nothing in a log file."""
+    from rich.progress import Progress
+
     return Progress(*columns, console=log_console, transient=True, disable=quiet or not log_console.is_terminal)
 
 
 @contextmanager
 def stages(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     """A spinner on stderr with the stage that is running and the time since the start; none in a log file."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(
         *columns, console=log_console, transient=True, disable=quiet or not log_console.is_terminal
@@ -105,6 +103,8 @@ def stages(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A bar on stderr with what is next, how many are done of how many, and the time; none in a log file."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(
         *columns, console=log_console, transient=True, disable=quiet or not log_console.is_terminal

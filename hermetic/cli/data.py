@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from hermetic.cli.common import (
     AsJson,
@@ -164,6 +163,8 @@ def pack(
 @contextmanager
 def _pack_bar(*, quiet: bool) -> Iterator[Callable[["PackProgress"], None]]:
     """A bar on stderr with the stage, what it has done, its rate and the time left; none in a log file."""
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),

@@ -8,6 +8,7 @@ Price: a file of 25 KB, read once.
 """
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -21,13 +22,16 @@ _TABLE: Final = Path(__file__).with_name("families.json")
 _LARGEST: Final = 2**20
 _BY_LENGTH: Final = {"dynamic", "longrope", "su"}
 """Scalings of rotary positions that look at the longest position in the row."""
-_OTHER_NAMES: Final = (
-    ("granitemoehybrid", re.compile(r"granite-4\.\d-h(?![a-z])")),
-    ("jamba", re.compile(r"ai21-jamba")),
-    ("bloom", re.compile(r"bloomz")),
-    ("nemotron_h", re.compile(r"nvidia-nemotron-nano-\d+b-v2|nvidia-nemotron-3")),
-)
+_OTHER_NAMES: Final = {
+    "granite40h": "granitemoehybrid",
+    "ai21jamba": "jamba",
+    "bloomz": "bloom",
+    "nvidianemotronnano9bv2": "nemotron_h",
+    "nvidianemotronnano12bv2": "nemotron_h",
+    "nvidianemotron3": "nemotron_h",
+}
 """How hubs call models of types that were found not to be sound, where the name does not begin with the type."""
+_BETWEEN: Final = re.compile(r"[-_. ]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,16 +135,12 @@ def type_by_name(name: str) -> str | None:
         ('gpt_oss', 'qwen3', 'qwen3_5')
     """
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
-    found = [known for known, pattern in (*_patterns(), *_OTHER_NAMES) if pattern.match(last)]
-    return max(found, key=len, default=None)
+    known = _types_by_name()
+    beginnings = itertools.accumulate(_BETWEEN.split(last))
+    return max((known[one] for one in beginnings if one in known), key=len, default=None)
 
 
 @functools.cache
-def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((known, re.compile(_pattern(known))) for known in _table()["types"])
-
-
-def _pattern(known: str) -> str:
-    """Letters and numbers of a type in order, whatever stands between them, up to the end of a word or number."""
-    runs = re.findall(r"[a-z]+|\d+", known)
-    return r"[-_. ]?".join(map(re.escape, runs)) + r"(?![a-z0-9])"
+def _types_by_name() -> Mapping[str, str]:
+    """Types by their letters and numbers, whatever stands between them."""
+    return {_BETWEEN.sub("", known): known for known in _table()["types"]} | _OTHER_NAMES
