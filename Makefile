@@ -26,7 +26,7 @@ demo: $(READY)  ## show a leak, seal it, train four arms and compare them
 	@$(HERMETIC) demo
 
 test: $(READY)  ## run the tests that need neither long nor a GPU
-	$(RUN) -m pytest -m "not slow and not gpu"
+	$(RUN) -m pytest -m "not slow and not gpu" --numprocesses 2 --dist loadfile
 
 test-slow: $(READY)  ## run the long tests; those of real length files only if HERMETIC_LENGTHS_DIR names their folder
 	$(if $(HERMETIC_LENGTHS_DIR),,@echo "HERMETIC_LENGTHS_DIR is not set: the tests of real length files are left out")
