@@ -69,7 +69,7 @@ SURFACE = {
         "--png",
         "--json",
     },
-    "audit": {"--batch", "--stack", "--with", "--sarif", "--html", "--json"},
+    "audit": {"--batch", "--stack", "--with", "--ignore", "--sarif", "--html", "--json"},
     "explain": {"--list", "--json"},
     "probe": {
         "--seal",

@@ -61,7 +61,7 @@ def _leaks_by_attention(setup: Setup) -> Iterator[AuditFinding]:
     certainty, versions = _certainty(setup, model, result)
     yield Claim(
         what=f"{model.type} does not look at positions in {result.module}: called with positions that restart, "
-        f"documents moved each other's logits by {result.size:g} of about 10",
+        f"documents moved each other's logits, which are of about 10, by up to {result.size:g}",
         setting=model.setting,
         way_out="Seal the model with hermetic.seal, or train one document per row",
         certainty=certainty,
@@ -102,7 +102,7 @@ def _distorts(setup: Setup) -> Iterator[AuditFinding]:
     model, result = found
     certainty, versions = _certainty(setup, model, result)
     yield Claim(
-        what=f"{model.type} computes a packed document otherwise than the document alone",
+        what=f"{model.type} computes a document differently when it is packed",
         setting=model.setting,
         way_out="Seal the model with hermetic.seal",
         certainty=certainty,
@@ -148,8 +148,8 @@ def _scaled(setup: Setup) -> Iterator[AuditFinding]:
         setting, scaling = model.setting, model.rope
     if setting is not None:
         yield Claim(
-            what=f"{scaling} scales positions by the longest one in the row, so a document is computed otherwise "
-            "beside a longer one, once that exceeds the original length",
+            what=f"{scaling} scales positions by the longest one in the row, so a document beside a longer one is "
+            "computed differently, once that one exceeds the model's original length",
             setting=setting,
             way_out="Seal the model with hermetic.seal, which scales each document by itself, or take yarn or linear",
             certainty="likely",
@@ -183,7 +183,7 @@ RULES: Final = (
     Rule(
         code="HM121",
         name="packing-without-boundaries",
-        what="Whole documents are laid end to end under a mask of ones, and attention is told of none.",
+        what="Whole documents are laid end to end under a mask of ones, and attention is told of no boundary.",
         why="The loss falls all the same, and a model learns to answer from a stranger's text. The doctor measured it "
         "in LLaMA-Factory 0.9.5: with packing alone the documents of a row reach each other, with neat_packing not.",
         bad=Example(
@@ -300,7 +300,7 @@ RULES: Final = (
         code="HM220",
         name="positions-scaled-by-the-row",
         what="Rotary positions are scaled by the longest one in the row (dynamic NTK, longrope), and rows are packed.",
-        why="A short document is then computed otherwise beside a long one than alone: logits moved by 0.25 with "
+        why="A short document beside a long one is then computed differently than alone: logits moved by 0.25 with "
         "longrope and by 0.08 with dynamic NTK.",
         bad=Example(
             door="llamafactory",
@@ -321,7 +321,7 @@ RULES: Final = (
     Rule(
         code="HM221",
         name="family-computes-otherwise",
-        what="This type of model computes a packed document otherwise than alone, though none reaches another.",
+        what="This type of model computes a document differently when it is packed, though none reaches another.",
         why="What is trained is not what will be used: chunks, compression or sparse choices are counted from the "
         "start of the row. The atlas has how far logits moved.",
         bad=Example(

@@ -196,12 +196,12 @@ def _seams(read: Reader, layout: Layout) -> tuple[Claim, ...]:
     found = []
     for name, setting in read.settings.items():
         if re.fullmatch(r"datasets\.\d+\.type", name) and setting.value in {"completion", "pretrain"}:
-            what = "every token of these texts has a label, the first one of a document too, and the collator leaves it"
+            what = "every token of these texts has a label, even the first of each document, and the collator keeps it"
             way_out = "Set the first label of each document to -100, or add hermetic's plugin, whose loss leaves it out"
             found.append(Claim(what=what, setting=setting, way_out=way_out))
     inputs = read.flag("train_on_inputs", default=False)
     if inputs.value is True and _of_prompts(read):
-        what = "prompts have labels, the first token of a document too, and the collator leaves it"
+        what = "prompts have labels, even the first token of each document, and the collator keeps it"
         way_out = "Set train_on_inputs to false, or add hermetic's plugin, whose loss leaves the first token out"
         found.append(Claim(what=what, setting=inputs, way_out=way_out, certainty="likely"))
     return tuple(found)

@@ -113,7 +113,10 @@ def _untold(layout: Layout, packing: Setting, neat: Setting, attention: Attentio
     by_chance = attention.kind == "flash" and rows.value in {1, UNKNOWN}
     what = "packing alone lays documents end to end under a mask of ones"
     if by_chance:
-        what += "; only flash attention with one row per device then looks at positions, and padding is documents too"
+        what += (
+            "; only flash attention with one row per device then looks at positions, and there padding counts as "
+            "documents"
+        )
     return (
         Claim(
             what=what,

@@ -111,6 +111,6 @@ def _refusals(read: Reader, layout: Layout, attention: Attention, *, megatron: b
         )
     lazy = read.flag("lazy_tokenize", default=False)
     if layout == "packed" and lazy.value is True:
-        what = "ms-swift does not pack what it tokenizes only when it is asked for"
+        what = "ms-swift cannot pack documents that it tokenizes only when they are needed"
         found.append(Claim(what=what, setting=lazy, way_out="Set lazy_tokenize to false"))
     return tuple(found)

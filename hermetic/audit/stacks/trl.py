@@ -114,7 +114,7 @@ def _cuts(layout: Layout, packing: Setting, strategy: Setting, versions: Version
         )
     if layout in {"packed", "cut"} and not strategy.written:
         old = Claim(
-            what="this TRL knows one way of packing: documents are concatenated and cut at max_length",
+            what="packing concatenates documents and cuts them at max_length",
             setting=packing,
             way_out="Write packing_strategy: a TRL that cuts refuses the name, and a newer one packs whole documents",
         )
