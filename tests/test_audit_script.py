@@ -343,6 +343,19 @@ def test_encodings_line_ends_and_marks_are_those_of_python(tmp_path):
         assert [finding.code for finding in audit_script(path).findings] == ["HM120"]
 
 
+def test_the_text_at_a_node_is_what_python_says_stands_there_and_each_node_is_inside_of_one_function():
+    text = (LIBRARY / "bisect.py").read_text(encoding="utf-8") + "größe = f(\n    'é', lambda ß: ß + 1)\n"
+    source = source_of_text(text)
+    names = names_of(source.tree)
+    placed = [node for node in names.nodes if hasattr(node, "lineno")]
+    functions = {names.function_of(node) for node in names.nodes}
+
+    assert len(placed) > 200
+    assert [source.text(node) for node in placed] == [ast.get_source_segment(text, node) for node in placed]
+    assert sum(len(names.inside(function)) for function in functions) == len(names.nodes)
+    assert all(names.function_of(node) is function for function in functions for node in names.inside(function))
+
+
 def test_odd_escapes_are_read_without_a_warning():
     assert codes("x = '\\d'\n" + WRAPPED) == ["HM120"]
 

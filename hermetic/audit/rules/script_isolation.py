@@ -210,7 +210,7 @@ def _speaks_of_boundaries(scope: ast.AST) -> bool:
 
 def _is_cut(scope: ast.AST, script: Script) -> bool:
     """``x[i : i + block]`` for ``i`` in ``range(0, total, block)``, in one function."""
-    inside = [node for node in script.names.nodes if script.names.function_of(node) is scope]
+    inside = script.names.inside(scope)
     steps = {
         name
         for node in inside

@@ -54,6 +54,8 @@ class Names:
     bindings: dict[ast.AST, dict[str, list[Binding]]] = field(default_factory=dict)
     stars: list[str] = field(default_factory=list)
     """Modules of which everything was imported."""
+    within: dict[ast.AST, list[ast.AST]] = field(default_factory=dict)
+    """The nodes of each function, once :meth:`inside` was asked."""
     values: dict[ast.AST, Any] = field(default_factory=dict)
     """What expressions were found to be worth, for none is read twice."""
 
@@ -67,6 +69,13 @@ class Names:
         while not isinstance(scope, (ast.Module, *_FUNCTIONS)):
             scope = self.scope_of(scope)
         return scope
+
+    def inside(self, function: Scope) -> list[ast.AST]:
+        """The nodes whose function this is, in the order of the walk."""
+        if not self.within:
+            for node in self.nodes:
+                self.within.setdefault(self.function_of(node), []).append(node)
+        return self.within.get(function, [])
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """Parents of a node, from the inside out."""

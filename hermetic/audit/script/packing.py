@@ -129,8 +129,7 @@ def _adds_an_axis(node: ast.expr, script: Script) -> bool:
 def boundary_names(scope: Scope, names: Names) -> set[str]:
     """Names of boundaries that a function reads, is given or makes."""
     found = set(names.bindings.get(scope, {})) & BOUNDARIES
-    inside = (node for node in names.nodes if isinstance(node, ast.Name) and node.id in BOUNDARIES)
-    return found | {node.id for node in inside if names.function_of(node) is scope}
+    return found | {node.id for node in names.inside(scope) if isinstance(node, ast.Name) and node.id in BOUNDARIES}
 
 
 def is_range(node: ast.expr, names: Names) -> bool:

@@ -149,7 +149,7 @@ class Script:
         self, code: str, node: ast.AST, key: str, *, what: str, way_out: str, certainty: Certainty, value: str = ""
     ) -> AuditFinding:
         """A finding at a node; its value is the text that stands there, in one line."""
-        text = value or " ".join((ast.get_source_segment("\n".join(self.source.lines), node) or "").split())
+        text = value or " ".join(self.source.text(node).split())
         return AuditFinding(
             code=code,
             certainty=certainty,

@@ -42,6 +42,15 @@ class Source:
     cells: tuple[tuple[int, int], ...] = ()
     """Of a notebook: number of a cell, from 1, and the line of the joined text it begins at, from 1."""
 
+    def text(self, node: ast.AST) -> str:
+        """What stands at a node; columns of a syntax tree count bytes."""
+        first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 0
+        lines = [line.encode() for line in self.lines[first - 1 : last]]
+        if lines:
+            lines[-1] = lines[-1][: getattr(node, "end_col_offset", None)]
+            lines[0] = lines[0][getattr(node, "col_offset", 0) :]
+        return b"\n".join(lines).decode(errors="ignore")
+
     def place(self, node: ast.AST, key: str) -> Place:
         """Where a node stands; lines of a notebook count from the start of their cell."""
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
