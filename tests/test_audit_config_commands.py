@@ -133,6 +133,15 @@ def test_a_command_stands_over_the_configuration_that_it_names(tmp_path):
     assert under.findings == ()
 
 
+def test_a_configuration_is_found_from_the_root_of_the_repository_that_a_script_is_in(tmp_path):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "scripts" / "slurm").mkdir(parents=True)
+    (tmp_path / "recipes" / "sft.yaml").write_text(TRL + "packing_strategy: wrapped\n")
+    report = audited("trl sft --config recipes/sft.yaml", tmp_path / "scripts" / "slurm", name="run.sh")
+
+    assert [finding.place.file for finding in report.findings] == [str(tmp_path / "recipes" / "sft.yaml")]
+
+
 def test_overrides_without_dashes_are_those_of_stacks_that_have_them(tmp_path):
     (tmp_path / "base.yaml").write_text("stage: sft\ntemplate: qwen\ncutoff_len: 4096\ndataset: x\n")
     factory = audited("llamafactory-cli train base.yaml packing=true flash_attn=sdpa", tmp_path, name="run.sh")

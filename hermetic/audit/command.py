@@ -263,7 +263,9 @@ def _is_file_name(word: str) -> bool:
 
 
 def _found(name: str, base: Path) -> Path | None:
-    return next((path for path in (base / name, Path(name)) if path.is_file()), None)
+    """A path from where the script stands, from here, or from a folder above the script, as of a repository's root."""
+    folders = (base, Path(), *base.resolve().parents[:3])
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def _settings_of_file(path: Path) -> Settings:
