@@ -240,6 +240,24 @@ TWINS = {
         "documents",
         "HM140",
     ),
+    "tokens are laid end to end to be looked at, and each row of the loss is a document": (
+        """
+        import torch.nn.functional as F
+
+
+        def first(documents):
+            ids = [token for document in documents for token in document["input_ids"]]
+            return @
+
+
+        def loss_of(logits, labels, mask):
+            losses = F.cross_entropy(logits, labels, reduction="none")
+            return ((losses * mask).sum(1) / mask.sum(1)).mean()
+        """,
+        "ids[:100]",
+        "{'input_ids': ids}",
+        "HM501",
+    ),
     "xformers' bias of blocks, and its triangle": (
         """
         import xformers.ops

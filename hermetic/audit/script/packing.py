@@ -169,8 +169,9 @@ def flattening(script: Script) -> tuple[Call, ...]:
 
 
 def packs(script: Script) -> bool:
-    """Whether anything shows that rows hold several documents."""
-    return bool(flattening(script)) or bool(rows(script)) or packs_by_trl(script)
+    """Whether anything shows that rows hold several documents; tokens alone may be laid end to end to be looked at."""
+    told = any(row.slot is not None or isolates(row, script) for row in rows(script))
+    return bool(flattening(script)) or told or packs_by_trl(script)
 
 
 def packs_by_trl(script: Script) -> bool:
