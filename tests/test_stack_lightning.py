@@ -1,7 +1,6 @@
 """Lightning's own Trainer on packed rows: the loss of documents, each row once, evaluation that adds up, resuming."""
 
 import itertools
-import types
 
 import pytest
 import torch
@@ -143,10 +142,10 @@ def test_lightnings_trainer_is_probed_as_it_is(tmp_path):
     assert [report.verdict for report in guarded.reports] == ["sealed"]
 
 
-def test_lightning_finds_no_loader_that_it_would_deal_out_to_ranks_once_more():
+def test_lightning_finds_no_loader_that_it_would_deal_out_to_ranks_once_more(tmp_path):
     data = PackedDataModule(ROWS, rows_per_batch=1, evaluation=ROWS)
-    data.trainer = types.SimpleNamespace(accumulate_grad_batches=1, world_size=2, global_rank=1)
+    data.trainer = trainer_of(tmp_path)
     loaders = [data.train_dataloader(), data.val_dataloader()]
 
     assert not any(isinstance(loader, torch.utils.data.DataLoader) for loader in loaders)
-    assert [len(loader) for loader in loaders] == [3, 3]
+    assert [len(loader) for loader in loaders] == [len(ROWS), len(ROWS)]
