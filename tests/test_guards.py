@@ -256,6 +256,10 @@ class Callback:
 
 
 class LightningDataModule: ...
+
+
+class callbacks:
+    class GradientAccumulationScheduler(Callback): ...
 '''
 
 
