@@ -49,6 +49,8 @@ REFUSED = {
     "packing as a word": (TRL.replace("true", "perhaps"), "packing is 'perhaps'; TRL expects true or false there"),
     "a length as a word": (TRL.replace("4096", "long"), "max_length is 'long'; TRL expects a number there"),
     "a length as a truth": (TRL.replace("4096", "yes"), "max_length is True; TRL expects a number there"),
+    "a length without end": (TRL.replace("4096", ".inf"), "max_length is inf; TRL expects a number there"),
+    "a length that is no number": (TRL.replace("4096", "'nan'"), "max_length is 'nan'; TRL expects a number there"),
     "of no stack": ("colour: red\n", "is of no known stack: none has settings such as colour"),
     "of several stacks": ("packing: true\n", "may be of trl or of llamafactory or of swift"),
 }

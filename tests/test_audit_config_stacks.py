@@ -45,6 +45,16 @@ def test_the_defaults_of_trainer_are_those_of_its_arguments():
     assert of_trainer["neftune_noise_alpha"] is None
 
 
+def test_packing_of_trl_keeps_the_beginning_of_a_longer_document_whatever_its_truncation_mode_says():
+    from datasets import Dataset
+    from trl import pack_dataset
+
+    rows = Dataset.from_dict({"input_ids": [[1, 2, 3, 4, 5], [6, 7]]})
+
+    assert list(pack_dataset(rows, 3, "bfd")["input_ids"]) == [[1, 2, 3], [6, 7]]
+    assert sorted(map(len, pack_dataset(rows, 3, "bfd_split")["input_ids"])) != [2, 3]
+
+
 def test_trl_refuses_what_it_is_said_to_refuse(tmp_path):
     from trl import SFTConfig
     from trl.scripts.utils import TrlParser

@@ -75,6 +75,7 @@ CHANGES = [
     ("axolotl", {"context_parallel_size": 2, "deepspeed": "z.json", "attn_implementation": "sdpa"}, ["HM122", "HM821"]),
     ("axolotl", {"overrides_of_model_config": {"rope_scaling": {"type": "dynamic"}}}, ["HM220"]),
     ("axolotl", {"noisy_embedding_alpha": 5}, ["HM520"]),
+    ("axolotl", {"datasets": [{"path": "x", "type": {"system_prompt": ""}}]}, []),
     ("axolotl", {"train_on_inputs": True, "datasets": [{"path": "x", "type": "alpaca"}]}, ["HM420"]),
     ("axolotl", {"train_on_inputs": True, "datasets": [{"path": "x", "type": "chat_template"}]}, []),
     ("axolotl", {"train_on_inputs": False, "datasets": [{"path": "x", "type": "alpaca"}]}, []),

@@ -8,6 +8,7 @@ recurrent types and refuses another.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from hermetic.audit.setup import (
@@ -132,8 +133,10 @@ def _attention(read: Reader) -> Attention:
 def _overflow(read: Reader) -> Overflow | None:
     if read.first("pretraining_dataset", "pretraining_dataset.0.path") is not None:
         return None  # streamed, and made to fit as its type says
-    kinds = [one.value for name, one in read.settings.items() if re.fullmatch(r"datasets\.\d+\.type", name)]
-    if kinds and set(kinds) == {"completion"}:  # plain texts are cut at sequence_len before any policy sees them
+    kinds = [kind.value for kind in _kinds(read)]
+    if kinds and all(
+        kind == "completion" for kind in kinds
+    ):  # plain texts are cut at sequence_len before any policy sees them
         return Overflow(policy="split", asked=False, setting=read.number("sequence_len", 512, "sample_packing"))
     written = read.word("excess_length_strategy", "drop", "sequence_len", "sample_packing")
     policies = {"drop": "drop", "truncate": "truncate", "raise": "raise"}
@@ -194,8 +197,8 @@ def _seams(read: Reader, layout: Layout) -> tuple[Claim, ...]:
     if layout != "packed":
         return ()
     found = []
-    for name, setting in read.settings.items():
-        if re.fullmatch(r"datasets\.\d+\.type", name) and setting.value in {"completion", "pretrain"}:
+    for setting in _kinds(read):
+        if setting.value in ("completion", "pretrain"):
             what = "every token of these texts has a label, even the first of each document, and the collator keeps it"
             way_out = "Set the first label of each document to -100, or add hermetic's plugin, whose loss leaves it out"
             found.append(Claim(what=what, setting=setting, way_out=way_out))
@@ -209,8 +212,13 @@ def _seams(read: Reader, layout: Layout) -> tuple[Claim, ...]:
 
 def _of_prompts(read: Reader) -> bool:
     """A data set whose type makes a prompt of instructions; those of chat templates give labels by turns."""
-    kinds = (one.value for name, one in read.settings.items() if re.fullmatch(r"datasets\.\d+\.type", name))
+    kinds = [kind.value for kind in _kinds(read)]
     return any(isinstance(kind, str) and not kind.startswith(("chat_template", "completion")) for kind in kinds)
+
+
+def _kinds(read: Reader) -> Iterator[Setting]:
+    """The types of the data sets, as they were written."""
+    return (one for name, one in read.settings.items() if re.fullmatch(r"datasets\.\d+\.type", name))
 
 
 def _refusals(

@@ -4,6 +4,7 @@ Guarantee: a value that the stack could not take is an :class:`~hermetic.errors.
 that is not known before it runs stays :data:`~hermetic.audit.setup.UNKNOWN`.
 """
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -121,17 +122,22 @@ class Reader:
         value = setting.value
         if value is UNKNOWN or value is None:
             return value
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
             return value
         if isinstance(value, str):
             if value.strip().lower() in _NOTHING:
                 return None
-            try:
-                number = float(value)
-            except ValueError:
-                raise self._wrong(setting, "a number") from None
-            return int(number) if number.is_integer() else number
+            return self._number_of_text(value, setting)
         raise self._wrong(setting, "a number")
+
+    def _number_of_text(self, text: str, setting: Setting) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            raise self._wrong(setting, "a number") from None
+        if not math.isfinite(number):
+            raise self._wrong(setting, "a number")
+        return int(number) if number.is_integer() else number
 
     def _wrong(self, setting: Setting, expected: str) -> AuditError:
         shown = repr(setting.value)
