@@ -134,9 +134,7 @@ def _overflow(read: Reader) -> Overflow | None:
     if read.first("pretraining_dataset", "pretraining_dataset.0.path") is not None:
         return None  # streamed, and made to fit as its type says
     kinds = [kind.value for kind in _kinds(read)]
-    if kinds and all(
-        kind == "completion" for kind in kinds
-    ):  # plain texts are cut at sequence_len before any policy sees them
+    if kinds and all(kind == "completion" for kind in kinds):  # cut at sequence_len before any policy sees them
         return Overflow(policy="split", asked=False, setting=read.number("sequence_len", 512, "sample_packing"))
     written = read.word("excess_length_strategy", "drop", "sequence_len", "sample_packing")
     policies = {"drop": "drop", "truncate": "truncate", "raise": "raise"}
