@@ -242,7 +242,7 @@ class DoctorError(HermeticError, RuntimeError):
 
 
 class AuditError(HermeticError, ValueError):
-    """A configuration, script, batch or folder that is to be audited or shown cannot be read, or is of no known kind."""
+    """A configuration, script, batch or folder to be audited or shown cannot be read, or is of no known kind."""
 
     code = "HE730"
 

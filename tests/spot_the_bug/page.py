@@ -27,8 +27,7 @@ from pathlib import Path
 from hermetic.audit import audit_script
 
 Path("train.py").write_text(
-    "from trl import SFTConfig\\n"
-    "SFTConfig(packing=True, packing_strategy='wrapped', max_length=512)\\n"
+    "from trl import SFTConfig\\nSFTConfig(packing=True, packing_strategy='wrapped', max_length=512)\\n"
 )
 report = audit_script("train.py")
 
