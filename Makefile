@@ -49,6 +49,7 @@ bench: $(READY)  ## measure every part on the CPU, in short runs where there are
 	$(RUN) benchmarks/block_mask.py
 	$(RUN) benchmarks/seal.py
 	$(RUN) benchmarks/noise_floor.py
+	$(RUN) benchmarks/audit.py
 	$(RUN) benchmarks/collate.py
 	$(RUN) benchmarks/loss.py --tokens 1024
 	$(RUN) benchmarks/curves.py --steps 40
