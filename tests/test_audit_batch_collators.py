@@ -1,10 +1,13 @@
 """Batches as other collators make them, and as nobody should: those are told apart, and none breaks the audit."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import create_block_mask, create_mask
 from transformers import DataCollatorWithFlattening, DynamicCache
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
@@ -12,6 +15,7 @@ import hermetic
 from hermetic.audit import AuditReport
 from hermetic.audit.batch.audit import audit_batch
 from hermetic.audit.batch.names import EDGES, PADDED_EDGES, PER_TOKEN
+from hermetic.batch import Boundaries
 from hermetic.batch.dialects import additive_mask
 from hermetic.errors import AuditError
 
@@ -210,3 +214,38 @@ def test_documents_of_one_token_are_no_padding_of_a_batch_that_knows_its_tail():
     assert codes(hermetic.collate(alike).model_inputs()) == [("HM167", "likely"), ("HM167", "likely")]
     assert audit_batch(hermetic.collate(ends)).sound
     assert codes(hermetic.collate(ends).model_inputs()) == []
+
+
+def test_masks_by_the_kind_of_layer_are_refused_by_their_names_and_each_is_audited_alone():
+    everything = additive_mask(Boundaries.from_lengths([4]), dtype=torch.float32)
+    sound = additive_mask(Boundaries.from_lengths([2, 2]), dtype=torch.float32)
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 8]]), "position_ids": torch.tensor([[0, 1, 0, 1]])}
+    masks = {"full_attention": sound, "sliding_attention": everything}
+    named = re.escape("a mask for each kind of layer (full_attention, sliding_attention)")
+    with pytest.raises(AuditError, match=f"attention_mask is of type dict, .*{named}"):
+        audit_batch({**inputs, "attention_mask": masks})
+
+    found = {kind: audit_batch({**inputs, "attention_mask": mask}) for kind, mask in masks.items()}
+    assert found["full_attention"].sound
+    assert [finding.code for finding in found["sliding_attention"].findings] == ["HM603"]
+
+
+def test_a_block_mask_is_refused_and_its_cells_are_audited_as_the_message_says():
+    documents = torch.tensor([0, 0, 1, 1])
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 8]]), "position_ids": torch.tensor([[0, 1, 0, 1]])}
+
+    def apart(_batch, _head, query, key):
+        return (query >= key) & (documents[query] == documents[key])
+
+    def causal(_batch, _head, query, key):
+        return query >= key
+
+    found = {}
+    for rule in (apart, causal):
+        mask = create_block_mask(rule, 1, None, 4, 4, device="cpu")
+        with pytest.raises(AuditError, match=re.escape("create_mask(mask.mask_mod, B, 1, S, S).float().log()")):
+            audit_batch({**inputs, "attention_mask": mask})
+        cells = create_mask(mask.mask_mod, 1, 1, 4, 4, device="cpu").float().log()
+        report = audit_batch({**inputs, "attention_mask": cells})
+        found[rule.__name__] = [finding.code for finding in report.findings]
+    assert found == {"apart": [], "causal": ["HM603"]}

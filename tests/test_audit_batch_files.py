@@ -12,7 +12,9 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
 import hermetic
+from hermetic.audit import audit
 from hermetic.audit.batch.audit import audit_batch
+from hermetic.audit.batch.files import _READERS
 from hermetic.batch import Boundaries
 from hermetic.batch.dialects import additive_mask
 from hermetic.errors import AuditError
@@ -166,6 +168,40 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_name_the_tensor_what_was
         audit_batch(path)
 
     assert str(caught.value).startswith(f"{path}{expected}" if expected[0] in " ,:" else f"{path} {expected}")
+
+
+@pytest.mark.parametrize("ending", _READERS)
+def test_a_file_that_only_a_batch_can_be_is_audited_as_one_without_being_told(tmp_path, ending):
+    path = tmp_path / f"batch{ending}"
+    (write_rows if ending == ".jsonl" else write_batch)(path, ROWS if ending == ".jsonl" else BATCH)
+
+    report = audit(path)
+
+    assert report.kind == "batch"
+    assert report == audit_batch(path)
+
+
+def test_a_json_file_is_a_configuration_until_a_tensors_name_has_a_list(tmp_path):
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps({"packing": True, "max_length": 9, "label_names": ["labels"], "model": "input_ids"}))
+    assert audit(path, stack="trl").kind == "configuration"
+
+    path.write_text(json.dumps(BATCH, indent=1))
+    assert audit(path).kind == "batch"
+
+
+def test_a_stack_or_versions_that_would_be_ignored_are_refused(tmp_path):
+    script, batch = tmp_path / "train.py", tmp_path / "batch.json"
+    script.write_text("x = 1\n")
+    write_batch(batch, BATCH)
+
+    for subject, what in ((tmp_path, "a packed folder"), (script, "a script"), (batch, "a batch"), (BATCH, "a batch")):
+        with pytest.raises(AuditError, match=f"stack is 'trl', and {what} is of no stack; expected none"):
+            audit(subject, stack="trl")
+    for subject, what in ((tmp_path, "a packed folder"), (batch, "a batch"), (BATCH, "a batch")):
+        with pytest.raises(AuditError, match=f"versions are trl==1.16.0, and {what} is judged without"):
+            audit(subject, versions={"trl": "1.16.0"})
+    assert audit(script, versions={"trl": "1.16.0"}).kind == "script"
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):

@@ -1,5 +1,6 @@
 """One door for everything that can be audited."""
 
+import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -10,7 +11,10 @@ from hermetic.errors import AuditError
 
 _SCRIPTS: Final = {".py", ".ipynb"}
 _BEGINNING: Final = 4096
-_BATCHES: Final = {".safetensors", ".npz", ".npy", ".arrow", ".feather", ".parquet", ".pt"}
+_BATCHES: Final = {".safetensors", ".npz", ".arrow", ".feather", ".ipc", ".parquet", ".jsonl", ".npy", ".pt"}
+"""Endings that no configuration has; the last two are refused by name."""
+
+_VALUES: Final = re.compile(rb'"(?:input_ids|position_ids|cu_seqlens|labels)"\s*:\s*\[')
 
 
 def audit(subject: Any, *, stack: str | None = None, versions: Mapping[str, str] | None = None) -> AuditReport:
@@ -21,13 +25,13 @@ def audit(subject: Any, *, stack: str | None = None, versions: Mapping[str, str]
             with a batch, or of a folder that ``hermetic pack`` made; a batch itself (a mapping of arrays or tensors,
             a ``PackedBatch``); or a list of words, which is a command line.
         stack: of a configuration or command, whose it is, if it could be several's.
-        versions: of packages, such as ``{"trl": "1.16.0"}``.
+        versions: of packages, such as ``{"trl": "1.16.0"}``; of a configuration, command or script.
 
     Returns:
         Facts, findings and notes; ``report.sound`` if nothing was found.
 
     Raises:
-        AuditError: it cannot be read, or is nothing of these.
+        AuditError: it cannot be read, is nothing of these, or came with a stack or versions that say nothing of it.
 
     Example:
         >>> report = audit(["trl", "sft", "--packing", "--packing_strategy", "wrapped", "--max_length", "4096"])
@@ -40,22 +44,39 @@ def audit(subject: Any, *, stack: str | None = None, versions: Mapping[str, str]
         from hermetic.audit.command import audit_command
 
         return audit_command(subject, stack=stack, versions=versions)
+    require_unset("a batch", stack=stack, versions=versions)
     from hermetic.audit.batch.audit import audit_batch
 
     return audit_batch(subject)
 
 
+def require_unset(what: str, *, stack: str | None, versions: Mapping[str, str] | None = None) -> None:
+    """Refuse what would be ignored.
+
+    Raises:
+        AuditError: a stack or versions were given.
+    """
+    if stack is not None:
+        raise AuditError(f"stack is {stack!r}, and {what} is of no stack; expected none, or a configuration or command")
+    if versions:
+        named = ", ".join(f"{package}=={version}" for package, version in versions.items())
+        raise AuditError(f"versions are {named}, and {what} is judged without; expected none")
+
+
 def _audit_path(path: Path, *, stack: str | None, versions: Mapping[str, str] | None) -> AuditReport:
     if path.is_dir():
+        require_unset("a packed folder", stack=stack, versions=versions)
         from hermetic.audit.folder import audit_folder
 
         return audit_folder(path)
     suffix = path.suffix.lower()
     if suffix in _SCRIPTS:
+        require_unset("a script", stack=stack)
         from hermetic.audit.script.report import audit_script
 
         return audit_script(path, versions=versions)
     if suffix in _BATCHES or (suffix == ".json" and _holds_tokens(path)):
+        require_unset("a batch", stack=stack, versions=versions)
         from hermetic.audit.batch.audit import audit_batch
 
         return audit_batch(path)
@@ -67,7 +88,7 @@ def _audit_path(path: Path, *, stack: str | None, versions: Mapping[str, str] | 
 
 
 def _holds_tokens(path: Path) -> bool:
-    """A JSON file with a batch has a tensor's name near its beginning; a configuration has none."""
+    """A JSON file with a batch has a tensor's name with a list near its beginning; a configuration has none."""
     if not path.is_file():  # a pipe would not end
         return False
     try:
@@ -75,4 +96,4 @@ def _holds_tokens(path: Path) -> bool:
             beginning = file.read(_BEGINNING)
     except OSError:
         return False
-    return any(f'"{name}"'.encode() in beginning for name in ("input_ids", "position_ids", "cu_seqlens", "labels"))
+    return _VALUES.search(beginning) is not None

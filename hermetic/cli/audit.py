@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from hermetic.cli.common import AsJson, app, out_console, print_json, reports_errors
+from hermetic.cli.common import AsJson, Html, app, out_console, print_json, reports_errors, require_page
 from hermetic.errors import AuditError
 from hermetic.files import write_text
 
@@ -24,12 +24,14 @@ def audit(
     target: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A configuration, a Python script, a folder of hermetic pack; or, after --, a command line.",
+            help="A configuration, a Python script, a batch, a folder of hermetic pack; or, after --, a command line.",
             show_default=False,
         ),
     ] = None,
     *,
-    batch: Annotated[Path | None, typer.Option(help="A file with a batch: safetensors, npz, Arrow or JSON.")] = None,
+    batch: Annotated[
+        Path | None, typer.Option(help="A file with a batch: safetensors, npz, Arrow, Parquet or JSON.")
+    ] = None,
     stack: Annotated[
         str | None,
         typer.Option(
@@ -46,7 +48,7 @@ def audit(
     sarif: Annotated[
         Path | None, typer.Option(help="Write the findings here as SARIF, for code review; - prints them.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report here as a page.")] = None,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what packing does wrong in a setup, script, batch or folder.
@@ -57,6 +59,7 @@ def audit(
     printed = sarif == _STDOUT
     if printed and as_json:
         raise AuditError("--json and --sarif - both print; expected one of them, or a file for --sarif")
+    require_page(html)
     ignored = _codes(ignore or [])
     report = _audited(target or [], batch, stack, _versions(versions or []))
     report = report.without(ignored) if ignored else report
@@ -64,14 +67,14 @@ def audit(
         from hermetic.audit.sarif import to_sarif
 
         print_json(to_sarif(report)) if printed else write_text(sarif, json.dumps(to_sarif(report), indent=1) + "\n")
-    if html is not None:
-        from hermetic.report import write_report
-
-        write_report(report, html)
     if as_json:
         print_json(report.to_dict())
     elif not printed:
         out_console.print(report)
+    if html is not None:
+        from hermetic.report import write_report
+
+        write_report(report, html)
     if not report.sound:
         raise typer.Exit(1)
 
@@ -81,7 +84,9 @@ def _audited(target: list[str], batch: Path | None, stack: str | None, versions:
         raise AuditError("expected one thing to audit: a file, a folder, --batch FILE, or a command after --")
     if batch is not None:
         from hermetic.audit import audit_batch
+        from hermetic.audit.anything import require_unset
 
+        require_unset("a batch", stack=stack, versions=versions)
         return audit_batch(batch)
     if len(target) > 1 and all(Path(one).exists() for one in target):
         raise AuditError(f"{len(target)} files to audit were named; expected one. A command goes after --")

@@ -219,9 +219,22 @@ def tensor_of(name: str, value: Any, *, where: str, ragged: bool = False) -> Ten
     if isinstance(value, list | tuple):
         return _checked(_from_list(name, value, where, ragged=ragged or name in LENGTHS), where)
     raise AuditError(
-        f"{where}, {name} is of type {type(value).__name__}, expected a tensor, an array or a list of numbers; pass "
-        "the batch as the model is called with it"
+        f"{where}, {name} is of type {type(value).__name__}, expected a tensor, an array or a list of numbers; "
+        f"{_instead_of(name, value)}"
     )
+
+
+def _instead_of(name: str, value: Any) -> str:
+    """The way out of a value that is no tensor: a mask may be a mapping of masks, or a function."""
+    if name == MASK and isinstance(value, Mapping) and value:
+        kinds = ", ".join(map(str, value))
+        return f"it holds a mask for each kind of layer ({kinds}): audit the batch once with each of them as {MASK}"
+    if name == MASK and hasattr(value, "mask_mod"):
+        return (
+            "it is a function for FlexAttention: audit the batch with its cells, create_mask(mask.mask_mod, B, 1, S, S)"
+            ".float().log(), of torch.nn.attention.flex_attention"
+        )
+    return "pass the batch as the model is called with it"
 
 
 def _from_torch(name: str, value: Any, where: str) -> Tensor:
