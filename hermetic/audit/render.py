@@ -3,14 +3,13 @@
 Guarantee: what comes from a file is shown as text; what would steer the terminal is shown as an escape.
 """
 
-from collections import Counter
-from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hermetic.audit.finding import AuditFinding, AuditReport, Certainty, Place
+from hermetic.audit.wording import CERTAINTIES, alike, counts_in_words
 
 _COLOURS: Final[dict[Certainty, str]] = {"certain": "red", "likely": "yellow", "depends on version": "yellow"}
 _MOST_PLACES: Final = 4
@@ -19,7 +18,7 @@ _MOST_PLACES: Final = 4
 def render(report: AuditReport) -> Group:
     """Headline, findings with their ways out, facts, notes."""
     parts: list[RenderableType] = [_headline(report)]
-    parts += [_finding(places) for places in _together(report.findings)]
+    parts += [_finding(places) for places in alike(report.findings)]
     if report.findings:
         parts.append(Text(f"hermetic explain {report.findings[0].code} tells why it is bad, and shows examples", "dim"))
     parts += _facts(report)
@@ -33,26 +32,13 @@ def _headline(report: AuditReport) -> Text:
         count = sum(number for _, number in report.ignored)
         nothing = f"nothing found but {count} ignored" if count else "nothing found"
         return Text(f"{_shown(report.subject)}: sound: {nothing} in this {what}", style="bold green")
-    counts = Counter(finding.certainty for finding in report.findings)
-    told = ", ".join(f"{counts[kind]} {_said(kind, counts[kind])}" for kind in _COLOURS if counts[kind])
-    colour = _COLOURS[next(kind for kind in _COLOURS if counts[kind])]
-    number = len(report.findings)
+    found = {finding.certainty for finding in report.findings}
+    colour = _COLOURS[next(kind for kind in CERTAINTIES if kind in found)]
+    number, told = len(report.findings), counts_in_words(report.findings)
     return Text(
-        f"{_shown(report.subject)}: {number} finding{'s' * (number > 1)} in this {what}: {told}", style=f"bold {colour}"
+        f"{_shown(report.subject)}: {number:,} finding{'s' * (number > 1)} in this {what}: {told}",
+        style=f"bold {colour}",
     )
-
-
-def _said(certainty: Certainty, count: int) -> str:
-    return f"depend{'s' * (count == 1)} on the version" if certainty == "depends on version" else certainty
-
-
-def _together(findings: Sequence[AuditFinding]) -> list[list[AuditFinding]]:
-    """Findings that say the same of several places, as one."""
-    groups: dict[tuple[str | None, ...], list[AuditFinding]] = {}
-    for finding in findings:
-        same = (finding.code, finding.certainty, finding.what, finding.way_out, finding.versions)
-        groups.setdefault(same, []).append(finding)
-    return list(groups.values())
 
 
 def _finding(same: list[AuditFinding]) -> Text:

@@ -256,12 +256,12 @@ def _tell_of_pack(folder: Path, tokenizer: _Tokenizer, html: Path | None, *, qui
 
     packed = open_packed(folder)
     summary = summarize(packed)
+    if not quiet:
+        out_console.print(render(summary))
     if html is not None:
         code, name = tokenizer.trust_remote_code, tokenizer.name
         loaded = None if name is None else load_tokenizer(name, trust_remote_code=code)
         write_page(pack_page(packed, tokenizer=loaded), html)
-    if not quiet:
-        out_console.print(render(summary))
     return summary
 
 

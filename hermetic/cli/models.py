@@ -61,13 +61,13 @@ def probe(
         report = hermetic.probe(hermetic.seal(network, backend=backend) if seal else network)
         report = with_details(report, network, per_layer=layers, per_token=html is not None)
         report = as_tiny(report, model) if tiny else report
-    if html is not None:
-        write_report(report, html)
     if as_json:
         print_json(report.to_dict())
     else:
         out_console.print(report)
         out_console.print(_what_was_probed(sealed=seal), style="dim", highlight=False)
+    if html is not None:
+        write_report(report, html)
     if report.verdict != "sealed":
         raise typer.Exit(1)
 
@@ -105,12 +105,12 @@ def doctor(
 
     require_page(html)
     diagnosis = diagnose(command, timeout=timeout, on_output=_pass_on)
-    if html is not None:
-        write_report(diagnosis, html)
     if as_json:
         print_json(diagnosis.to_dict())
     else:
         out_console.print(diagnosis)
+    if html is not None:
+        write_report(diagnosis, html)
     if not diagnosis.sound:
         raise typer.Exit(1)
 

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from hermetic.markup import counted
+
 if TYPE_CHECKING:
     from hermetic.doctor.diagnosis import Diagnosis
 
@@ -35,7 +37,8 @@ def batch_in_words(diagnosis: "Diagnosis") -> str:
     text = f"first training batch: {diagnosis.rows} x {diagnosis.slots} tokens"
     if not diagnosis.documents:
         return text
-    text += f", {len(diagnosis.documents)} documents of {min(diagnosis.documents)} to {max(diagnosis.documents)} tokens"
+    documents = counted(len(diagnosis.documents), "document")
+    text += f", {documents} of {min(diagnosis.documents)} to {max(diagnosis.documents)} tokens"
     if diagnosis.source is None:
         return f"{text}; nothing says where documents start, so each row counts as one"
     how = f"inferred from {diagnosis.source}" if diagnosis.inferred else f"given as {diagnosis.source}"

@@ -19,7 +19,7 @@ from hermetic.markup.elements import (
 from hermetic.markup.heatmap import PATTERNS, STEPS, HeatMap, Scale
 from hermetic.markup.inline import require_plots
 from hermetic.markup.plot import Histogram, Line, Lines, swatch
-from hermetic.markup.text import counted, escaped, number
+from hermetic.markup.text import capital, counted, escaped, number
 
 __all__ = [
     "PATTERNS",
@@ -32,6 +32,7 @@ __all__ = [
     "Scale",
     "Section",
     "Verdict",
+    "capital",
     "cell",
     "counted",
     "document",

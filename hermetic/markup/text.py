@@ -17,6 +17,16 @@ def escaped(text: str) -> str:
     return html.escape("".join(allowed))
 
 
+def capital(text: str) -> str:
+    """A clause as the beginning of a sentence.
+
+    Example:
+        >>> capital("a whole row is one document")
+        'A whole row is one document'
+    """
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def counted(count: int, thing: str) -> str:
     """A count with its noun.
 

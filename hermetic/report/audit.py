@@ -5,19 +5,18 @@ and those that are not shown one by one are said to be so. Price: a few kilobyte
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from hermetic.audit import AuditFinding, AuditReport
-from hermetic.markup import Section, Verdict, document, escaped, facts, finding, section, soft
+from hermetic.audit.wording import CERTAINTIES, alike, counts_in_words
+from hermetic.markup import Section, Verdict, capital, document, escaped, facts, finding, section, soft
 
 MAX_ENTRIES: Final = 50
 """Entries that a page shows; a reader looks at no more, and JSON has them all."""
 
 MAX_PLACES: Final = 100
 """Places that an entry names."""
-
-_ORDER: Final = ("certain", "likely", "depends on version")
 
 
 def audit_page(report: AuditReport) -> str:
@@ -33,7 +32,6 @@ def audit_page(report: AuditReport) -> str:
 
 
 def _verdict(report: AuditReport) -> Verdict:
-    counts = Counter(one.certainty for one in report.findings)
     what = report.kind if report.stack is None else f"{report.kind} of {report.stack}"
     if report.sound:
         return Verdict(
@@ -43,46 +41,33 @@ def _verdict(report: AuditReport) -> Verdict:
             word="nothing found",
             sentence=f"No rule objects to this {what}. Whether a model keeps documents apart is for the probe to say.",
         )
-    certain = counts["certain"] > 0
-    first = min(report.findings, key=lambda one: _ORDER.index(one.certainty))
-    parts = ", ".join(f"{counts[one]:,} {_said(one, counts[one])}" for one in _ORDER if counts[one])
+    first = _surest_first(report)[0]
+    certain = first.certainty == "certain"
     found = f"{len(report.findings):,} finding{'s' * (len(report.findings) > 1)}"
     return Verdict(
         kind="audit",
         subject=report.subject,
         look="bad" if certain else "unsure",
         word="not sound" if certain else "to be checked",
-        sentence=f"{found} in this {what}: {parts}. {_capital(first.what)}.",
+        sentence=f"{found} in this {what}: {counts_in_words(report.findings)}. {capital(first.what)}.",
     )
 
 
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
-
-
-def _said(certainty: str, count: int) -> str:
-    return f"depend{'s' * (count == 1)} on the version" if certainty == "depends on version" else certainty
+def _surest_first(report: AuditReport) -> list[AuditFinding]:
+    return sorted(report.findings, key=lambda one: CERTAINTIES.index(one.certainty))
 
 
 def _to_do(report: AuditReport) -> Section:
     if report.sound:
         return section("What to do", "<p>Nothing: no rule found anything.</p>")
-    entries = list(_entries(report.findings))
+    entries = alike(_surest_first(report))
     shown = "".join(_entry(entry) for entry in entries[:MAX_ENTRIES])
     return section("What to do", shown, _left_out(entries[MAX_ENTRIES:]))
 
 
-def _entries(findings: Sequence[AuditFinding]) -> Iterator[list[AuditFinding]]:
-    """Findings that differ in nothing but their places, the certain ones first."""
-    alike: dict[tuple[str | None, ...], list[AuditFinding]] = {}
-    for one in sorted(findings, key=lambda one: _ORDER.index(one.certainty)):
-        alike.setdefault((one.code, one.certainty, one.what, one.way_out, one.versions), []).append(one)
-    yield from alike.values()
-
-
-def _entry(alike: list[AuditFinding]) -> str:
-    first, count = alike[0], len(alike)
-    where = [f"{one.place} = {one.value}" if one.value else str(one.place) for one in alike[:MAX_PLACES]]
+def _entry(places: list[AuditFinding]) -> str:
+    first, count = places[0], len(places)
+    where = [f"{one.place} = {one.value}" if one.value else str(one.place) for one in places[:MAX_PLACES]]
     more = [] if first.versions is None else [f"of {first.versions}"]
     if count > 1:
         more.append(f"{count:,} places")
@@ -103,7 +88,7 @@ def _entry(alike: list[AuditFinding]) -> str:
 def _left_out(entries: Sequence[list[AuditFinding]]) -> str:
     if not entries:
         return ""
-    codes = Counter(one.code for alike in entries for one in alike)
+    codes = Counter(one.code for places in entries for one in places)
     named = ", ".join(f"{code} ({count:,})" for code, count in sorted(codes.items())[:MAX_ENTRIES])
     return soft(f"{codes.total():,} more findings are not shown here: {named}. The audit as JSON has all of them.")
 

@@ -4,13 +4,17 @@ from itertools import accumulate
 
 from hermetic.doctor import Diagnosis
 from hermetic.doctor.wording import ENDED, batch_in_words, headline
-from hermetic.markup import Look, Section, Verdict, document, escaped, facts, section, soft
+from hermetic.markup import Look, Section, Verdict, capital, document, escaped, facts, section, soft
 from hermetic.probe.page import evidence, to_do
 from hermetic.report.mask import mask_of
 
 
 def doctor_page(diagnosis: Diagnosis) -> str:
-    """The diagnosis as the text of an HTML file."""
+    """The diagnosis as the text of an HTML file.
+
+    Raises:
+        ProbeError: the probe's report has a ``reach`` that is not of its own documents.
+    """
     measured = () if diagnosis.report is None else evidence(diagnosis.report)
     sections = (to_do(diagnosis.findings), _batch(diagnosis), _mask(diagnosis), *measured, _notes(diagnosis))
     return document(_verdict(diagnosis), sections)
@@ -23,8 +27,8 @@ def _verdict(diagnosis: Diagnosis) -> Verdict:
         subject=diagnosis.model,
         look=_look(diagnosis),
         word=word or diagnosis.verdict.replace("_", " "),
-        sentence=f"{sentence[:1].upper()}{sentence[1:]}.",
-        facts=f"{_capital(batch_in_words(diagnosis))}. {ENDED}",
+        sentence=f"{capital(sentence)}.",
+        facts=f"{capital(batch_in_words(diagnosis))}. {ENDED}",
     )
 
 
@@ -32,10 +36,6 @@ def _look(diagnosis: Diagnosis) -> Look:
     if not diagnosis.sound:
         return "bad"
     return "good" if diagnosis.verdict in {"sealed", "one_document_per_row"} else "unsure"
-
-
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _batch(diagnosis: Diagnosis) -> Section:
@@ -78,5 +78,5 @@ def first_row(diagnosis: Diagnosis) -> tuple[int, ...] | None:
 
 
 def _notes(diagnosis: Diagnosis) -> Section | None:
-    notes = (f"<p>{escaped(_capital(note))}.</p>" for note in diagnosis.notes)
+    notes = (f"<p>{escaped(capital(note))}.</p>" for note in diagnosis.notes)
     return section("Seen beside", *notes) if diagnosis.notes else None
