@@ -57,3 +57,25 @@ def test_the_doctor_writes_its_page_and_keeps_its_exit_code(tmp_path, monkeypatc
     assert result.exit_code == 1
     assert json.loads(result.stdout)["model"] == "text"
     assert "hermetic doctor" in text_of((tmp_path / "doctor.html").read_text())
+
+
+def test_what_was_found_is_said_though_its_page_cannot_be_written(tmp_path, pack, monkeypatch):
+    """The disk may be full by then, and the run may have taken minutes."""
+    monkeypatch.setattr(hermetic.doctor, "diagnose", lambda *_, **__: a_diagnosis(), raising=False)
+    assert run(*pack).exit_code == 0
+    (tmp_path / "train.yaml").write_text("max_length: 9\npacking: true\npacking_strategy: wrapped\n")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hermetic.report.write.write_text", full)
+    page = ["--html", tmp_path / "page.html"]
+    said = {
+        "text: leak": run("doctor", *page, "--", "python", "train.py"),
+        "HM120": run("audit", tmp_path / "train.yaml", *page),
+        "utilization": run("inspect", tmp_path / "packed", *page),
+    }
+    for words, result in said.items():
+        assert result.exit_code == 2
+        assert words in result.stdout
+        assert "HE740: the report cannot be written to" in result.stderr
