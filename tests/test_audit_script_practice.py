@@ -1,11 +1,14 @@
 """Ways of writing training code that look like a mistake and are none, each beside a twin that is one."""
 
+import io
 import textwrap
 
 import pytest
+from rich.console import Console
 
 from hermetic.audit.script.report import audit_source
 from hermetic.audit.script.source import source_of_text
+from hermetic.report.audit import audit_page
 
 TWINS = {
     "the longest length stands at an end of what was sorted": (
@@ -396,3 +399,288 @@ def test_what_only_looks_like_a_mistake_has_no_finding_and_its_twin_has_one(name
 
     assert found(text.replace("@", sound)) == set()
     assert found(text.replace("@", wrong)) == {code}
+
+
+HEAD = """
+import itertools
+
+import numpy as np
+import torch
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
+
+import hermetic
+
+tok = AutoTokenizer.from_pretrained("some/model")
+model = AutoModelForCausalLM.from_pretrained("some/model")
+"""
+LOOP = """
+buffer = []
+for text in open("lines.txt"):
+    buffer += tok(text)["input_ids"] + [tok.eos_token_id]
+"""
+CUTS = {
+    "a loop at module level, and a while with slices": """
+buffer = []
+for line in open("chats.jsonl"):
+    buffer += tok.apply_chat_template(line, return_dict=True)["input_ids"]
+    while len(buffer) >= 128:
+        ids = torch.tensor([buffer[:128]])
+        buffer = buffer[128:]
+        model(input_ids=ids, labels=ids).loss.backward()
+""",
+    "a buffer that loses what was taken by del": f"""{LOOP}
+rows = []
+while len(buffer) > 128:
+    rows.append(buffer[:128])
+    del buffer[:128]
+""",
+    "two names in one assignment": """
+def rows(texts):
+    buffer, size = [], 128
+    for text in texts:
+        buffer.extend(tok.encode(text))
+        while len(buffer) >= size:
+            row, buffer = buffer[:size], buffer[size:]
+            yield {"input_ids": row}
+""",
+    "a generator": """
+def rows(stream, size):
+    buffer = []
+    for one in stream:
+        buffer.extend(one["input_ids"])
+        while len(buffer) >= size:
+            yield {"input_ids": buffer[:size]}
+            buffer = buffer[size:]
+""",
+    "an iterator that is asked for the next": """
+def rows(stream, size):
+    waiting, buffer = iter(stream), []
+    while True:
+        one = next(waiting)
+        buffer = buffer + tok(one["text"]).input_ids
+        if len(buffer) >= size:
+            yield {"input_ids": buffer[:size]}
+            buffer = buffer[size:]
+""",
+    "slices by range": f"""{LOOP}
+rows = [{{"input_ids": buffer[i : i + 128]}} for i in range(0, len(buffer), 128)]
+""",
+    "slices by number": f"""{LOOP}
+size = 128
+rows = [buffer[k * size : (k + 1) * size] for k in range(len(buffer) // size)]
+""",
+    "a start that moves": f"""{LOOP}
+start = 0
+while start + 128 <= len(buffer):
+    row = buffer[start : start + 128]
+    start += 128
+""",
+    "a list of lists that is chained": """
+lists = [tok(text)["input_ids"] for text in open("lines.txt")]
+ids = list(itertools.chain.from_iterable(lists))
+rows = [ids[i : i + 128] for i in range(0, len(ids), 128)]
+""",
+    "a list of lists that is summed": """
+lists = tok(load_dataset("wikitext")["text"])["input_ids"]
+ids = sum(lists, [])
+rows = [ids[i : i + 128] for i in range(0, len(ids), 128)]
+""",
+    "tensors that are joined and folded": """
+parts = []
+for text in open("lines.txt"):
+    parts.append(torch.tensor(tok.encode(text)))
+ids = torch.cat(parts)
+rows = ids[: len(ids) // 128 * 128].view(-1, 128)
+""",
+    "arrays that are joined and folded": """
+ids = np.concatenate([np.array(tok.encode(text)) for text in open("lines.txt")])
+rows = ids[: len(ids) // 128 * 128].reshape(-1, 128)
+""",
+    "a tensor that grows": """
+ids = torch.tensor([], dtype=torch.long)
+for text in open("lines.txt"):
+    ids = torch.cat([ids, tok(text, return_tensors="pt")["input_ids"][0]])
+rows = ids.split(128)
+""",
+    "texts that are grouped by map": """
+def group_texts(examples):
+    joined = {key: sum(examples[key], []) for key in examples}
+    total = len(joined["input_ids"]) // 128 * 128
+    return {key: [one[i : i + 128] for i in range(0, total, 128)] for key, one in joined.items()}
+
+
+data = load_dataset("wikitext").map(group_texts, batched=True)
+Trainer(model=model, train_dataset=data).train()
+""",
+}
+BESIDE = {
+    "lengths": "seq_lengths = count_each(tok)",
+    "cumulative lengths": "cu_seqlens = edges_of(tok)",
+    "numbers of documents": "batch = {'document_ids': numbers_of(tok)}",
+    "positions that restart": "model(input_ids=ids_of(tok), position_ids=restarted(tok))",
+    "a seal and positions": "hermetic.seal(model)(ids_of(tok), position_ids=restarted(tok))",
+}
+LET_BE = {
+    "pieces of one document": """
+for text in open("lines.txt"):
+    ids = []
+    for sentence in text.split("."):
+        ids += tok.encode(sentence)
+    rows = [ids[i : i + 128] for i in range(0, len(ids), 128)]
+""",
+    "words": """
+ids = []
+for word in load_dataset("words"):
+    ids += tok.encode(word)
+rows = [ids[i : i + 128] for i in range(0, len(ids), 128)]
+""",
+    "bytes": """
+data = []
+for text in open("lines.txt"):
+    data += text.encode("utf-8")
+rows = [data[i : i + 128] for i in range(0, len(data), 128)]
+""",
+    "a buffer that is emptied for each document": """
+for text in open("lines.txt"):
+    buffer = []
+    buffer += tok.encode(text)
+    rows = [buffer[i : i + 128] for i in range(0, len(buffer), 128)]
+""",
+    "one text": """
+ids = tok(open("book.txt").read())["input_ids"]
+rows = [ids[i : i + 128] for i in range(0, len(ids), 128)]
+""",
+    "padded rows that are stacked and taken by batches": """
+ids = torch.cat([tok(text, padding="max_length", return_tensors="pt")["input_ids"] for text in open("lines.txt")])
+rows = [ids[i : i + 8] for i in range(0, len(ids), 8)]
+""",
+    "a stream whose beginning is looked at": f"{LOOP}print(tok.decode(buffer[:128]))\n",
+    "windows of every token": f"{LOOP}rows = [buffer[i : i + 5] for i in range(len(buffer))]\n",
+    "a list of whole rows": """
+rows = []
+for text in open("lines.txt"):
+    rows.append(tok.encode(text))
+batches = [rows[i : i + 8] for i in range(0, len(rows), 8)]
+""",
+    "an answer that grows token by token": """
+ids = tok("Once", return_tensors="pt")["input_ids"]
+for _ in range(8):
+    ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=-1)
+rows = ids.view(-1, 128)
+""",
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_documents_that_are_joined_and_cut_are_found_however_it_is_written(name):
+    report = audit_source(source_of_text(HEAD + CUTS[name]))
+
+    assert [(one.code, one.certainty) for one in report.findings] == [("HM142", "likely")]
+    assert dict(report.facts)["packing"].startswith("documents end to end, cut into rows, line ")
+
+
+@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize("kept", BESIDE)
+def test_documents_that_are_joined_and_cut_with_their_boundaries_are_let_be(name, kept):
+    text = textwrap.dedent(CUTS[name])
+    start = max(text.find(":\n"), 0) if text.lstrip().startswith("def ") else None
+    inside = f"\n{BESIDE[kept]}\n{text}" if start is None else text.replace(":\n", f":\n    {BESIDE[kept]}\n", 1)
+
+    assert "HM142" not in found(HEAD + inside)
+
+
+CHANGES = {
+    "words": ("word", "text"),
+    "bytes": ('text.encode("utf-8")', "tok.encode(text)"),
+    "a buffer that is emptied for each document": ("for text in open", "buffer = []\nfor text in open"),
+    "padded rows that are stacked and taken by batches": (
+        'tok(text, padding="max_length", return_tensors="pt")["input_ids"]',
+        "torch.tensor(tok.encode(text))",
+    ),
+    "a stream whose beginning is looked at": ("tok.decode(buffer[:128])", "torch.tensor(buffer).view(-1, 128)"),
+    "windows of every token": ("range(len(buffer))", "range(0, len(buffer), 5)"),
+    "a list of whole rows": (".append", ".extend"),
+}
+"""What makes a mistake of it."""
+
+
+@pytest.mark.parametrize("name", LET_BE)
+def test_what_only_looks_like_documents_that_are_cut_is_let_be(name):
+    assert found(HEAD + LET_BE[name]) == set()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_small_change_makes_documents_that_are_cut_of_what_looks_like_them(name):
+    old, new = CHANGES[name]
+    wrong = LET_BE[name].replace(old, new).replace("    buffer = []\n", "")
+
+    assert wrong.count(new) > 0
+    assert found(HEAD + wrong) == {"HM142"}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_a_script_that_only_measures_a_model_is_let_be(name):
+    text = CUTS[name].replace(".loss.backward()", ".loss.item()").replace("Trainer(", "print(").replace(".train()", "")
+
+    assert found(f"{HEAD}{text}\nmodel.eval()\n") == set()
+    assert found(f"{HEAD}{text}\nmodel.eval()\nloss.backward()\n") == {"HM142"}
+
+
+SEEN = {
+    "from hermetic.integrations.trl import PackedSFTTrainer\nPackedSFTTrainer()": "PackedSFTTrainer, line 2",
+    "from hermetic.integrations.transformers import SealedTrainer\nSealedTrainer()": "SealedTrainer, line 2",
+    "from hermetic.integrations.transformers import SealedTrainer\nclass T(SealedTrainer): ...": (
+        "SealedTrainer, line 2"
+    ),
+    "from hermetic.integrations import row_loader, PackedCollator\nrow_loader(r)\nPackedCollator()": (
+        "row_loader, line 2, PackedCollator, line 3"
+    ),
+    "from trl import SFTConfig\nfrom hermetic.integrations.trl import PackedSFTTrainer as T\nT(args=SFTConfig())": (
+        "PackedSFTTrainer, line 3"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", SEEN)
+def test_the_facts_name_what_of_hermetic_itself_packs(text):
+    report = audit_source(source_of_text(text))
+
+    assert dict(report.facts)["packing"] == f"packed rows of hermetic: {SEEN[text]}"
+    assert said(report).startswith("script.py: sound: nothing found")
+
+
+def said(report) -> str:
+    console = Console(width=400, file=io.StringIO())
+    console.print(report)
+    return console.file.getvalue()
+
+
+def test_a_script_without_packing_is_not_called_sound_for_nothing_was_judged():
+    report = audit_source(source_of_text("import torch\nprint(torch.ones(2))\n"))
+    page = audit_page(report)
+
+    assert report.sound
+    assert dict(report.facts) == {"packing": "none seen"}
+    assert said(report).splitlines()[0] == (
+        "script.py: nothing found in this script of torch: no packing was seen, so there was nothing to judge; "
+        "hermetic doctor -- COMMAND runs it up to its first batch and looks at that"
+    )
+    assert "No rule objects" not in page
+    assert "no packing was seen, so there was nothing to judge." in page
+    assert "hermetic doctor -- COMMAND runs it" in page
+
+
+JUDGED = {
+    "packing": "from trl import SFTConfig\nSFTConfig(packing=False)\n",
+    "boundaries": "def attend(kernel, q, edges):\n    return kernel(q, cu_seqlens=edges)\n",
+    "packed": "from transformers import DataCollatorWithFlattening\nDataCollatorWithFlattening()\n",
+}
+
+
+@pytest.mark.parametrize("what", JUDGED)
+def test_a_script_whose_packing_or_boundaries_were_seen_and_judged_is_called_sound(what):
+    report = audit_source(source_of_text(JUDGED[what]))
+
+    assert "script.py: sound: nothing found" in said(report)
+    assert "No rule objects to this script" in audit_page(report)

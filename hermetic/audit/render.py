@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hermetic.audit.finding import AuditFinding, AuditReport, Certainty, Place
-from hermetic.audit.wording import CERTAINTIES, alike, counts_in_words
+from hermetic.audit.wording import CERTAINTIES, TO_THE_DOCTOR, UNJUDGED, alike, counts_in_words, judged
 
 _COLOURS: Final[dict[Certainty, str]] = {"certain": "red", "likely": "yellow", "depends on version": "yellow"}
 _MOST_PLACES: Final = 4
@@ -29,6 +29,8 @@ def render(report: AuditReport) -> Group:
 def _headline(report: AuditReport) -> Text:
     what = f"{report.kind} of {report.stack}" if report.stack else report.kind
     if report.sound:
+        if not judged(report):
+            return Text(f"{_shown(report.subject)}: nothing found in this {what}: {UNJUDGED}; {TO_THE_DOCTOR}", "bold")
         count = sum(number for _, number in report.ignored)
         nothing = f"nothing found but {count} ignored" if count else "nothing found"
         return Text(f"{_shown(report.subject)}: sound: {nothing} in this {what}", style="bold green")

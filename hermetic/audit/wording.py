@@ -4,10 +4,29 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from hermetic.audit.finding import AuditFinding, Certainty
+from hermetic.audit.finding import AuditFinding, AuditReport, Certainty
 
 CERTAINTIES: Final[tuple[Certainty, ...]] = ("certain", "likely", "depends on version")
 """The surest first."""
+
+NONE_SEEN: Final = "none seen"
+"""The packing of a script in which none was recognised."""
+
+UNJUDGED: Final = "no packing was seen, so there was nothing to judge"
+TO_THE_DOCTOR: Final = "hermetic doctor -- COMMAND runs it up to its first batch and looks at that"
+
+
+def judged(report: AuditReport) -> bool:
+    """Whether there was anything to judge: of a script, packing, boundaries, or a finding, even if it is ignored.
+
+    Example:
+        >>> facts = (("packing", "none seen"),)
+        >>> judged(AuditReport(subject="train.py", kind="script", stack=None, findings=(), facts=facts))
+        False
+    """
+    facts = dict(report.facts)
+    found = report.findings or any(count for _, count in report.ignored)
+    return bool(report.kind != "script" or found or "boundaries" in facts or facts.get("packing") != NONE_SEEN)
 
 
 def counts_in_words(findings: Sequence[AuditFinding]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hermetic.audit import AuditFinding, AuditReport
-from hermetic.audit.wording import CERTAINTIES, alike, counts_in_words
+from hermetic.audit.wording import CERTAINTIES, TO_THE_DOCTOR, UNJUDGED, alike, counts_in_words, judged
 from hermetic.markup import Section, Verdict, capital, document, escaped, facts, finding, section, soft
 
 MAX_ENTRIES: Final = 50
@@ -33,6 +33,14 @@ def audit_page(report: AuditReport) -> str:
 
 def _verdict(report: AuditReport) -> Verdict:
     what = report.kind if report.stack is None else f"{report.kind} of {report.stack}"
+    if not judged(report):
+        return Verdict(
+            kind="audit",
+            subject=report.subject,
+            look="unsure",
+            word="nothing found",
+            sentence=f"In this {what} {UNJUDGED}.",
+        )
     if report.sound:
         return Verdict(
             kind="audit",
@@ -58,6 +66,8 @@ def _surest_first(report: AuditReport) -> list[AuditFinding]:
 
 
 def _to_do(report: AuditReport) -> Section:
+    if not judged(report):
+        return section("What to do", f"<p>{escaped(TO_THE_DOCTOR)}.</p>")
     if report.sound:
         return section("What to do", "<p>Nothing: no rule found anything.</p>")
     entries = alike(_surest_first(report))

@@ -1,13 +1,13 @@
 """Attention in a script that reaches across documents: masks that are causal alone, caches, functions without masks."""
 
 import ast
-import re
 from collections.abc import Iterator
 
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.rule import Example, Rule
+from hermetic.audit.script.cuts import cuts
 from hermetic.audit.script.flow import loop_around, mentioned
-from hermetic.audit.script.packing import boundary_names, implementations, isolates, packs, rows
+from hermetic.audit.script.packing import boundary_names, implementations, packs, rows
 from hermetic.audit.script.script import BOUNDARIES, VARLEN, Call, Script
 
 _PLAIN = (
@@ -18,8 +18,6 @@ _PLAIN = (
 )
 _CAUSAL = ("is_causal", "causal", "attn_bias")
 _APART = ("create_block_mask", "nested_tensor_from_jagged", "nested_tensor", "split_with_sizes", "packed_attention")
-_KEPT = re.compile(r"(^|_)(lens|lengths|seq_?lens|starts|ends|edges|offsets|boundaries|spans)$")
-"""Names of what is kept of documents that are laid end to end."""
 
 
 def causal_alone(script: Script) -> Iterator[AuditFinding]:
@@ -158,71 +156,15 @@ def _reads_boundaries(function: ast.expr, script: Script) -> bool:
 
 def cut_without_boundaries(script: Script) -> Iterator[AuditFinding]:
     """HM142: documents laid end to end and cut, with nothing that says where one starts."""
-    joins = [
-        (row.join.node, row.scope)
-        for row in rows(script)
-        if not isolates(row, script) and not _speaks_of_boundaries(row.scope)
-    ]
-    for node, scope in (*joins, *_joined_columns(script)):
-        if not _is_cut(scope, script):
-            continue
+    for place in cuts(script):
         yield script.finding(
             "HM142",
-            node,
+            place,
             "input_ids",
             what="documents are laid end to end and cut into rows, and nothing says where one starts",
             certainty="likely",
             way_out="Pack whole documents: hermetic.plan_rows and hermetic.collate, or hermetic pack",
         )
-
-
-def _joined_columns(script: Script) -> Iterator[tuple[ast.expr, ast.AST]]:
-    """``sum(examples[k], [])`` and ``chain(*examples[k])``: the columns of a batch of documents, each end to end."""
-    for call in script.calls:
-        node = call.node
-        summed = call.name == "<sum>" and len(node.args) == 2 and isinstance(node.args[1], ast.List)
-        chained = call.name in {"itertools.chain", "itertools.chain.from_iterable"} and len(node.args) == 1
-        if not summed and not chained:
-            continue
-        scope = script.names.function_of(node)
-        column = node.args[0].value if isinstance(node.args[0], ast.Starred) else node.args[0]
-        if _is_a_column(column, scope, script) and not _speaks_of_boundaries(scope):
-            yield node, scope
-
-
-def _is_a_column(column: ast.expr, scope: ast.AST, script: Script) -> bool:
-    """An entry of a function's parameter: of all of its keys in turn, or its ``input_ids``."""
-    if not isinstance(column, ast.Subscript) or not isinstance(column.value, ast.Name):
-        return False
-    given = script.names.of(column.value.id, column)
-    key = column.slice
-    named = isinstance(key, ast.Constant) and key.value == "input_ids"
-    turn = isinstance(key, ast.Name) and any(one.kind == "loop" for one in script.names.of(key.id, key))
-    return (named or turn) and [one.kind for one in given] == ["parameter"] and given[0].node is scope
-
-
-def _speaks_of_boundaries(scope: ast.AST) -> bool:
-    words = BOUNDARIES | {"position_ids"}
-    inside = (one for one in ast.walk(scope) if isinstance(one, (ast.Constant, ast.Name)))
-    said = (getattr(one, "id", getattr(one, "value", None)) for one in inside)
-    return any(isinstance(word, str) and (word in words or _KEPT.search(word) is not None) for word in said)
-
-
-def _is_cut(scope: ast.AST, script: Script) -> bool:
-    """``x[i : i + block]`` for ``i`` in ``range(0, total, block)``, in one function."""
-    inside = script.names.inside(scope)
-    steps = {
-        name
-        for node in inside
-        if isinstance(node, (ast.For, ast.comprehension)) and _is_stepped(node.iter, script)
-        for name in mentioned(node.target)
-    }
-    slices = (node.slice for node in inside if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice))
-    return any(isinstance(one.lower, ast.Name) and one.lower.id in steps and one.upper is not None for one in slices)
-
-
-def _is_stepped(over: ast.expr, script: Script) -> bool:
-    return isinstance(over, ast.Call) and script.names.dotted(over.func) == "<range>" and len(over.args) == 3
 
 
 _FLEX_HEAD = """\

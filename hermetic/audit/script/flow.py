@@ -38,7 +38,7 @@ _SAME_METHODS: Final = frozenset(
 )
 """Methods that keep the content of what they are called on."""
 
-_JOINS: Final = frozenset(
+JOINS: Final = frozenset(
     {"torch.cat", "torch.concat", "torch.concatenate", "torch.hstack", "numpy.concatenate", "numpy.hstack"}
 )
 _PER_TOKEN: Final = frozenset({"input_ids", "ids", "tokens", "token_ids", "labels", "attention_mask", "position_ids"})
@@ -180,7 +180,7 @@ def _called(core: ast.Call, names: Names) -> Join | None:
     )
     if chained or (name == "<sum>" and len(core.args) == 2 and isinstance(core.args[1], ast.List)):
         return _each(argument, names, core, how="list")
-    return _each(argument, names, core, how="tensor") if name in _JOINS else None
+    return _each(argument, names, core, how="tensor") if name in JOINS else None
 
 
 def _each(argument: ast.expr, names: Names, node: ast.expr, *, how: Literal["list", "tensor"]) -> Join | None:
@@ -224,12 +224,21 @@ def loop_around(node: ast.AST, names: Names) -> ast.For | ast.AsyncFor | None:
     return None
 
 
+def of_turns(loop: Loop, names: Names) -> bool:
+    """Whether a loop is over the turns or the pieces of one document, by its names."""
+    over = collection_name(loop, names).lower()
+    return bool(_TURNS.search(over)) or any(_TURNS.fullmatch(name.lower()) for name in loop_names(loop))
+
+
+def of_batches(loop: Loop, names: Names) -> bool:
+    """Whether a loop is over batches, by the name of what gives them."""
+    return bool(_BATCHES.search(collection_name(loop, names).lower()))
+
+
 def over_documents(join: Join, names: Names) -> bool:
     """Whether what is laid end to end are documents, and not the turns or the pieces of one."""
     over = collection_name(join.loop, names)
-    if _BATCHES.search(over.lower()):
-        return False
-    if _TURNS.search(over.lower()) or any(_TURNS.fullmatch(name.lower()) for name in loop_names(join.loop)):
+    if of_batches(join.loop, names) or of_turns(join.loop, names):
         return False
     element = _first(join.element, names)
     entry = isinstance(element, (ast.Subscript, ast.Attribute)) and _key(element) in _PER_TOKEN

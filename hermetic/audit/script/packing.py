@@ -14,6 +14,12 @@ from hermetic.audit.script.names import Names, Scope
 from hermetic.audit.script.script import BOUNDARIES, Call, Script, Slot
 
 FLATTENING: Final = ("DataCollatorWithFlattening", "pack_dataset", "PackedDataset", "pack_sources")
+_OF_HERMETIC: Final = (
+    *("PackedSFTTrainer", "PackedDPOTrainer", "SealedTrainer", "PackedCollator", "row_loader"),
+    *("PackedDataset", "pack_sources", "plan_rows", "plan_rows_by_domain", "collate", "collate_rows"),
+)
+"""What of hermetic makes packed rows, or takes them."""
+
 _RANGES: Final = frozenset({"torch.arange", "numpy.arange", "<range>"})
 _COUNTS: Final = frozenset({"Counter", "len", "set", "max", "min", "sum", "unique", "bincount"})
 """Functions that tokens are given to for their statistics."""
@@ -166,6 +172,17 @@ def flattening(script: Script) -> tuple[Call, ...]:
         if script.value(call.keywords.get("padding_free")) is True
     )
     return (*script.named(*FLATTENING), *padding_free)
+
+
+def hermetic_rows(script: Script) -> tuple[tuple[str, int], ...]:
+    """What of hermetic's own packs in a script, by name and line: its calls, and classes that are made from its own."""
+    found = {call.short: call.node.lineno for call in script.named(*_OF_HERMETIC, of=("hermetic",))}
+    for node in script.names.nodes:
+        if isinstance(node, ast.ClassDef):
+            bases = [script.names.dotted(base) or "" for base in node.bases]
+            own = (one.rpartition(".")[2] for one in bases if one.startswith("hermetic"))
+            found |= {short: node.lineno for short in own if short in _OF_HERMETIC}
+    return tuple(sorted(found.items(), key=lambda one: one[1]))
 
 
 def packs(script: Script) -> bool:

@@ -7,13 +7,18 @@ Price: a parse and some walks over the tree, well under 0.1 s for a script of a 
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from hermetic.audit.finding import AuditFinding, AuditReport
-from hermetic.audit.script.packing import flattening, implementations, registered, rows
-from hermetic.audit.script.script import Script, script_of
+from hermetic.audit.script.cuts import cuts
+from hermetic.audit.script.packing import flattening, hermetic_rows, implementations, registered, restarts, rows
+from hermetic.audit.script.script import BOUNDARIES, Script, script_of
 from hermetic.audit.script.settings import drops_isolation, setups_of
 from hermetic.audit.script.source import Source, read_source
 from hermetic.audit.setup import Setup
+from hermetic.audit.wording import NONE_SEEN
+
+PACKED_ROWS: Final = "packed rows of hermetic"
 
 
 def audit_script(path: str | Path, *, versions: Mapping[str, str] | None = None) -> AuditReport:
@@ -93,14 +98,38 @@ def _stack(script: Script) -> str | None:
 
 
 def _facts(script: Script, setups: tuple[Setup, ...]) -> Iterator[tuple[str, str]]:
-    if setups:
-        yield from setups[0].facts
+    of_setup = dict(setups[0].facts) if setups else {}
+    seen = tuple(dict.fromkeys(_packing(script)))
+    if setups and not (seen and not setups[0].joined):
+        yield from of_setup.items()
     else:
-        packed = [f"{call.short}, line {call.node.lineno}" for call in flattening(script)]
-        packed += [f"documents end to end, line {row.join.node.lineno}" for row in rows(script)]
-        yield "packing", "; ".join(dict.fromkeys(packed)) or "none seen"
+        yield "packing", "; ".join(seen) or NONE_SEEN
+        boundaries = _boundaries(script)
+        if boundaries:
+            yield "boundaries", boundaries
         used = sorted(str(one) for one in implementations(script))
-        if used:
-            yield "attention", ", ".join(used)
+        rest = {key: text for key, text in of_setup.items() if key != "packing"}
+        yield from (rest | ({"attention": ", ".join(used)} if used else {})).items()
     if script.sealed:
         yield "sealed", "hermetic.seal"
+
+
+def _packing(script: Script) -> Iterator[str]:
+    """How rows come to hold several documents, as far as the text shows."""
+    own = ", ".join(f"{name}, line {line}" for name, line in hermetic_rows(script))
+    if own:
+        yield f"{PACKED_ROWS}: {own}"
+    for call in flattening(script):
+        if not call.name.startswith("hermetic"):
+            yield f"{call.short}, line {call.node.lineno}"
+    cut = {node.lineno for node in cuts(script)}
+    yield from (f"documents end to end, cut into rows, line {line}" for line in sorted(cut))
+    lines = (row.join.node.lineno for row in rows(script))
+    yield from (f"documents end to end, line {line}" for line in lines if line not in cut)
+
+
+def _boundaries(script: Script) -> str:
+    """Names of the boundaries that are given to something, or that an attention kernel is told."""
+    told = {slot.key for slot in script.slot_values(*BOUNDARIES)}
+    told |= {slot.key for slot in script.slot_values("position_ids") if restarts(slot.value, script.names)}
+    return ", ".join(sorted(told))
