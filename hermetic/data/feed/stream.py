@@ -196,7 +196,7 @@ class PackedStream(IterableDataset[Batch]):
             >>> source = DocumentList([{"input_ids": [number]} for number in range(5)])
             >>> stream = PackedStream(source, capacity=1, rows_per_batch=5, ragged_end="short")
             >>> [[int(row["input_ids"][0]) for row in next(iter(stream.pass_after(number)))] for number in range(2)]
-            [[0, 1, 3, 4, 2], [4, 3, 2, 0, 1]]
+            [[4, 2, 1, 0, 3], [4, 1, 3, 0, 2]]
         """
         number, epochs = whole_number(passes, "passes", minimum=0), self.settings.epochs
         if number and epochs is None:
