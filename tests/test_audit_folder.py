@@ -1,11 +1,15 @@
 """What the audit of a packed folder finds, and what it counts, each from documents whose lengths are known."""
 
+import json
+
 import pytest
 from data_helpers import DEMO_TOKENIZER, write_jsonl
+from typer.testing import CliRunner
 
-from hermetic.audit import audit_folder
+from hermetic.audit import audit, audit_folder
 from hermetic.audit.folder import CHECKS
 from hermetic.audit.rules import RULES
+from hermetic.cli import app
 from hermetic.data import pack_sources
 from hermetic.errors import AuditError
 
@@ -32,7 +36,7 @@ def test_a_sound_folder_has_no_finding_and_its_facts_are_counted(tmp_path, file_
 
     assert (report.sound, report.kind, report.stack) == (True, "folder", None)
     assert dict(report.facts) == {
-        "laws": "7 of 9 hold",
+        "laws": "7 laws hold, 2 not checked",
         "records": "4 read, 0 skipped",
         "documents": "4 read, 0 repeated, 0 left out, 4 placed, 0 dropped",
         "tokens": "56 read, 0 repeated, 0 left out, 56 placed, 0 lost, 52 supervised",
@@ -54,7 +58,7 @@ def test_the_tokenizer_that_made_the_rows_has_all_laws_hold(tmp_path):
     report = audit_folder(folder, tokenizer=DEMO_TOKENIZER)
 
     assert report.sound
-    assert dict(report.facts)["laws"] == "9 of 9 hold"
+    assert dict(report.facts)["laws"] == "9 laws hold"
     assert report.notes == ()
 
 
@@ -132,3 +136,39 @@ def test_a_folder_without_a_manifest_is_refused(tmp_path):
 def test_every_check_of_a_folder_has_a_rule():
     assert {code for code in CHECKS if code not in RULES} == set()
     assert {code for code in RULES if int(code[-2:]) >= 80} == set(CHECKS)
+
+
+def test_laws_that_are_broken_are_counted_apart_from_those_that_hold_and_those_nobody_looked_at(tmp_path):
+    folder = packed(tmp_path, [20])
+    (folder / "added.txt").write_text("x")
+    (shard,) = folder.glob("*.arrow")
+    shard.write_bytes(shard.read_bytes() + b"x")
+
+    assert dict(audit_folder(folder).facts)["laws"] == "1 law holds, 1 broken"
+
+
+def test_the_command_hands_the_tokenizer_over_and_looks_for_duplicates(tmp_path):
+    folder = packed_records(tmp_path, [{"text": "a few words"}, {"text": "and some more of them"}])
+    told = ["audit", str(folder), "--tokenizer", str(DEMO_TOKENIZER), "--duplicates", "--json"]
+    result = CliRunner().invoke(app, told)
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == json.loads(
+        json.dumps(audit_folder(folder, tokenizer=DEMO_TOKENIZER, duplicates=True).to_dict())
+    )
+    assert dict(audit(folder, tokenizer=DEMO_TOKENIZER, duplicates=True).facts).keys() >= {"laws", "near-duplicates"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tokenizer", "model"], "HE730: tokenizer is model, and only a packed folder is checked with one"),
+        (["--duplicates"], "HE730: duplicates are looked for in a packed folder only"),
+    ],
+)
+@pytest.mark.parametrize("target", [["train.yaml"], ["--batch", "batch.npz"], ["--", "trl", "sft"]])
+def test_what_is_of_packed_folders_alone_is_refused_elsewhere(target, options, said):
+    result = CliRunner().invoke(app, ["audit", *options, *target])
+
+    assert result.exit_code == 2
+    assert said in result.stderr

@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from hermetic import errors
 from hermetic.audit import Example, Rule
 from hermetic.audit.explain import as_plain, explain, found_by, link_of, render_list, topic_of
 from hermetic.audit.rules import RULES, TOPICS, by_code
@@ -266,6 +267,28 @@ def test_an_unknown_code_is_an_error_that_names_the_closest():
         explain("HM 101")
     with pytest.raises(AuditError, match=r"rule 'xyz' is unknown; expected a code of hermetic explain --list$"):
         explain("xyz")
+
+
+ERRORS = {
+    one.code: one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.HermeticError)
+}
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_the_command_tells_what_the_code_of_an_error_means(code):
+    shown, told = invoke(code.lower()), json.loads(invoke(code, "--json").stdout)
+
+    assert (shown.exit_code, told["code"], told["name"]) == (0, code, ERRORS[code].__name__)
+    assert " ".join(told["what"].split()) in " ".join(shown.stdout.split())
+    assert told["what"].endswith(".")
+
+
+def test_the_code_of_an_error_is_no_rule_and_one_that_is_not_there_is_unknown():
+    with pytest.raises(AuditError, match=r"HE501 is the code of an error, LeakError: The probe found that documents"):
+        explain("HE501")
+    with pytest.raises(AuditError, match=r"error 'HE999' is unknown; expected a code that docs/errors.md lists"):
+        explain("HE999")
+    assert invoke("HE999").exit_code == 2
 
 
 def test_who_finds_a_rule_is_told_by_its_code():

@@ -110,7 +110,8 @@ def test_a_tokenizer_without_a_chat_template_is_bad_input(tmp_path, chats):
 def test_a_document_that_is_too_long_is_bad_input_with_the_ways_out(tmp_path, chats):
     result = pack(chats, tmp_path / "packed", capacity=8)
     refused(result, f"{chats}:1: document 0 has ", code="HE101")
-    assert "on_overflow='truncate'" in result.stderr
+    assert "by on_overflow (--on-overflow on the command line): 'truncate' keeps the first 8 tokens" in result.stderr
+    assert "too long: " in result.stderr
     assert everything_under(tmp_path) == ["chats.jsonl"]
 
 

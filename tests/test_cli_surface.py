@@ -69,7 +69,17 @@ SURFACE = {
         "--png",
         "--json",
     },
-    "audit": {"--batch", "--stack", "--with", "--ignore", "--sarif", "--html", "--json"},
+    "audit": {
+        "--batch",
+        "--stack",
+        "--with",
+        "--tokenizer",
+        "--duplicates",
+        "--ignore",
+        "--sarif",
+        "--html",
+        "--json",
+    },
     "explain": {"--list", "--json"},
     "probe": {
         "--seal",

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermetic.errors import DocumentTooLongError, PlanError
-from hermetic.plan import plan_rows
+from hermetic.plan import OnlinePacker, plan_histogram, plan_rows
 from hermetic.plan.arguments import OVERFLOW_POLICIES, STRATEGIES
 
 LENGTHS = [5, 2, 3, 1]
@@ -111,3 +111,12 @@ def test_every_token_is_in_exactly_one_row_or_counted_as_lost(*, lengths, capaci
     assert plan.num_empty == len(plan.empty) == lengths.count(0)
     assert plan.lower_bound <= plan.num_rows
     assert 0.0 <= plan.utilization <= 1.0
+
+
+def test_every_planner_names_the_option_to_python_and_to_the_command_line():
+    def online():
+        OnlinePacker(capacity=4, max_buffered_tokens=8).push("d", 5)
+
+    for refused in (lambda: plan_rows(LENGTHS, 4), lambda: plan_histogram({5: 1}, 4), online):
+        with pytest.raises(DocumentTooLongError, match=r"by on_overflow \(--on-overflow on the command line\): 'trunc"):
+            refused()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from data_helpers import DEMO_TOKENIZER
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -18,6 +19,7 @@ import hermetic
 from hermetic.errors import MissingDependencyError
 from hermetic.show import figure
 from hermetic.show.palette import DARK, LIGHT, style
+from hermetic.show.terminal import lines
 from hermetic.show.words import shortened
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -214,3 +216,25 @@ def test_a_png_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
         hermetic.show([2, 3]).to_png(tmp_path / "row.png")
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_legend_of_blocks_has_every_character_that_stands_for_a_part_of_one():
+    long, short = hermetic.show([40, 60]), hermetic.show([2, 3])
+    unicode_lines = [line.plain for line in lines(long, width=100, ascii_only=False)]
+
+    assert "█ ▒ ░ read, of its own document: all of a block, half of it or more, less than half" in unicode_lines
+    assert "# = - read, of its own document: all of a block, half of it or more, less than half\n" in long.text()
+    assert "X x leak: read, but of another document: all of a block, a part of it\n" in long.text()
+    assert "\n# read, of its own document\nX leak: read, but of another document\n" in short.text()
+    assert "\n# = - read" in hermetic.show([20, 30]).text(width=30)  # too narrow for cells
+
+
+def test_a_tokenizer_that_is_not_used_is_told_in_a_note():
+    tokens = [{"input_ids": list(range(3, 3 + length))} for length in (30, 40)]
+    long, short = hermetic.collate(tokens), hermetic.collate(tokens[:1])
+
+    (note,) = hermetic.show(long, tokenizer=DEMO_TOKENIZER).notes
+    assert note.startswith("the tokenizer is not used: texts are shown of rows of up to 64 slots, and this one has 70.")
+    assert hermetic.show(short, tokenizer=DEMO_TOKENIZER).notes == hermetic.show(long).notes == ()
+    (note,) = hermetic.show([2, 3], tokenizer=DEMO_TOKENIZER).notes
+    assert note == "the tokenizer is not used: there are no tokens here that have a text"

@@ -36,7 +36,7 @@ def tiny_by_name(name: str, *, attention: str | None = None) -> nn.Module | None
     known = model_types()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3)
-        closest = f", of which {', '.join(near)} come closest" if near else ""
+        closest = f"; closest: {', '.join(near)}" if near else ""
         raise AtlasError(
             f"{name!r} is no folder here and no model type; expected a folder, a hub id with its owner (owner/model), "
             f"or one of hermetic.atlas.model_types(){closest}"

@@ -17,7 +17,14 @@ _BATCHES: Final = {".safetensors", ".npz", ".arrow", ".feather", ".ipc", ".parqu
 _VALUES: Final = re.compile(rb'"(?:input_ids|position_ids|cu_seqlens|labels)"\s*:\s*\[')
 
 
-def audit(subject: Any, *, stack: str | None = None, versions: Mapping[str, str] | None = None) -> AuditReport:
+def audit(
+    subject: Any,
+    *,
+    stack: str | None = None,
+    versions: Mapping[str, str] | None = None,
+    tokenizer: str | PathLike[str] | None = None,
+    duplicates: bool = False,
+) -> AuditReport:
     """Read a configuration, a script, a batch or a packed folder, and say what is wrong with it. Nothing runs.
 
     Args:
@@ -26,20 +33,31 @@ def audit(subject: Any, *, stack: str | None = None, versions: Mapping[str, str]
             a ``PackedBatch``); or a list of words, which is a command line.
         stack: of a configuration or command, whose it is, if it could be several's.
         versions: of packages, such as ``{"trl": "1.16.0"}``; of a configuration, command or script.
+        tokenizer: of a packed folder, the one that should have made its rows: a folder or a model id.
+        duplicates: of a packed folder, whether to look for near-duplicates that share a row, which needs rensa.
 
     Returns:
         Facts, findings and notes; ``report.sound`` if nothing was found.
 
     Raises:
-        AuditError: it cannot be read, is nothing of these, or came with a stack or versions that say nothing of it.
+        AuditError: it cannot be read, is nothing of these, or came with an option that says nothing of it.
+        DataError: the tokenizer cannot be loaded.
+        MissingDependencyError: of a packed folder, datasets is not installed, or for duplicates rensa.
 
     Example:
         >>> report = audit(["trl", "sft", "--packing", "--packing_strategy", "wrapped", "--max_length", "4096"])
         >>> report.findings[0].code
         'HM120'
     """
-    if isinstance(subject, (str, PathLike)):
-        return _audit_path(Path(subject), stack=stack, versions=versions)
+    is_path = isinstance(subject, (str, PathLike))
+    if is_path and Path(subject).is_dir():
+        require_unset("a packed folder", stack=stack, versions=versions)
+        from hermetic.audit.folder import audit_folder
+
+        return audit_folder(subject, tokenizer=tokenizer, duplicates=duplicates)
+    require_folder_unset(tokenizer=tokenizer, duplicates=duplicates)
+    if is_path:
+        return _audit_file(Path(subject), stack=stack, versions=versions)
     if isinstance(subject, (list, tuple)) and all(isinstance(word, str) for word in subject):
         from hermetic.audit.command import audit_command
 
@@ -63,12 +81,21 @@ def require_unset(what: str, *, stack: str | None, versions: Mapping[str, str] |
         raise AuditError(f"versions are {named}, and {what} is judged without; expected none")
 
 
-def _audit_path(path: Path, *, stack: str | None, versions: Mapping[str, str] | None) -> AuditReport:
-    if path.is_dir():
-        require_unset("a packed folder", stack=stack, versions=versions)
-        from hermetic.audit.folder import audit_folder
+def require_folder_unset(*, tokenizer: str | PathLike[str] | None, duplicates: bool) -> None:
+    """Refuse, of what is no folder, what only the audit of a packed folder looks at.
 
-        return audit_folder(path)
+    Raises:
+        AuditError: a tokenizer was given, or duplicates were asked for.
+    """
+    if tokenizer is not None:
+        raise AuditError(f"tokenizer is {tokenizer!s}, and only a packed folder is checked with one; expected none")
+    if duplicates:
+        raise AuditError(
+            "duplicates are looked for in a packed folder only; expected duplicates=False (no --duplicates)"
+        )
+
+
+def _audit_file(path: Path, *, stack: str | None, versions: Mapping[str, str] | None) -> AuditReport:
     suffix = path.suffix.lower()
     if suffix in _SCRIPTS:
         require_unset("a script", stack=stack)

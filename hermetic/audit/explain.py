@@ -4,14 +4,16 @@ Price: neither torch nor NumPy is imported, so an explanation is there at once.
 """
 
 import difflib
+import inspect
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from hermetic import errors
 from hermetic.audit.rule import Door, Example, Rule
 from hermetic.audit.rules import TOPICS, rule_of
-from hermetic.errors import AuditError
+from hermetic.errors import AuditError, HermeticError
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -58,13 +60,19 @@ def explain(code: str) -> Rule:
         code: of a finding, such as ``HM101``.
 
     Raises:
-        AuditError: there is no such rule; names those whose codes are most like it.
+        AuditError: there is no such rule; names those whose codes are most like it, or the error whose code it is.
 
     Example:
         >>> explain("HM101").name
         'mask-of-ones'
     """
     rule = rule_of(code.strip().upper())
+    error = None if rule else error_of(code)
+    if error is not None:
+        raise AuditError(
+            f"{error.code} is the code of an error, {error.__name__}: {meaning_of(error)} It is no rule; expected a "
+            "code of hermetic explain --list"
+        )
     if rule is None:
         closest = ", ".join(f"{one.code} ({one.name})" for one in _near(code.strip().upper()))
         raise AuditError(
@@ -72,6 +80,52 @@ def explain(code: str) -> Rule:
             + (f". The closest are {closest}" if closest else "")
         )
     return rule
+
+
+def error_of(code: str) -> type[HermeticError] | None:
+    """The error of a code, in capitals or not; ``None`` of what is no code of an error.
+
+    Raises:
+        AuditError: it is written as one, and there is no such error.
+
+    Example:
+        >>> error_of("HE501").__name__
+        'LeakError'
+    """
+    wanted = code.strip().upper()
+    if not re.fullmatch(r"HE[0-9]{3}", wanted):
+        return None
+    found = {one.code: one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, HermeticError)}
+    if wanted not in found:
+        raise AuditError(f"error {code!r} is unknown; expected a code that docs/errors.md lists, such as HE501")
+    return found[wanted]
+
+
+def meaning_of(error: type[HermeticError]) -> str:
+    """What an error says of itself.
+
+    Example:
+        >>> meaning_of(error_of("HE501"))
+        'The probe found that documents reach each other.'
+    """
+    return (inspect.getdoc(error) or "").replace("``", "")
+
+
+def error_as_plain(error: type[HermeticError]) -> dict[str, str]:
+    """Plain data for JSON: code, name and meaning of an error."""
+    return {"code": error.code, "name": error.__name__, "what": meaning_of(error)}
+
+
+def render_error(error: type[HermeticError]) -> "Group":
+    """What an error says, for a terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(
+        Text(f"{error.code} ", style="bold red").append(error.__name__, style="bold default"),
+        Text("an error, which ends a command; no finding of a rule. docs/errors.md has all", style="dim"),
+        Text(meaning_of(error)),
+    )
 
 
 def _near(code: str) -> list[Rule]:

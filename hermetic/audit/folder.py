@@ -6,14 +6,15 @@ numbers. Price: three passes over the files; with ``duplicates`` that of :func:`
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from hermetic.audit.finding import AuditFinding, AuditReport, Place
-from hermetic.data.check import CheckReport, check_packed
+from hermetic.data.check import CheckReport, PackedCheck, check_packed
 from hermetic.data.duplicates import DuplicateReport, find_duplicates
 from hermetic.data.manifest import MANIFEST_NAME, PackManifest
 from hermetic.data.packed import PackedData, open_packed
@@ -99,7 +100,7 @@ def audit_folder(
 
 def _facts(facts: FolderFacts) -> Iterator[tuple[str, str]]:
     laws = facts.laws.checks
-    yield "laws", f"{sum(check.result == 'passed' for check in laws)} of {len(laws)} hold"
+    yield "laws", _laws_in_words(laws)
     if facts.packed is None:
         return
     manifest, lengths = facts.packed.manifest, facts.packed.document_lengths
@@ -121,6 +122,14 @@ def _facts(facts: FolderFacts) -> Iterator[tuple[str, str]]:
     if facts.duplicates is not None:
         found = facts.duplicates
         yield "near-duplicates", f"{found.pairs:,} pairs, {found.pairs_in_one_row:,} of them in one row"
+
+
+def _laws_in_words(laws: Iterable[PackedCheck]) -> str:
+    """How many hold and, where there are some, how many do not and how many nobody looked at."""
+    counts = Counter[str](check.result for check in laws)
+    hold = f"{counts['passed']} {'law holds' if counts['passed'] == 1 else 'laws hold'}"
+    others = (("failed", "broken"), ("not checked", "not checked"))
+    return ", ".join([hold, *(f"{counts[result]} {word}" for result, word in others if counts[result])])
 
 
 def _broken_laws(facts: FolderFacts) -> Iterator[AuditFinding]:

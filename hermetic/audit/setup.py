@@ -67,6 +67,13 @@ class Setting:
     place: Place
     written: bool = True
     """``False``: nobody wrote it; the value is the stack's default, and the place the nearest there is."""
+    stands: str | None = None
+    """What stands at the place, where that is not the value but means it: ``true`` of Axolotl's ``sdp_attention``."""
+
+    @property
+    def shown(self) -> str:
+        """What stands at the place, to be shown beside it."""
+        return self.text if self.stands is None else self.stands
 
     @property
     def text(self) -> str:
@@ -108,7 +115,7 @@ class Claim:
             certainty=self.certainty,
             what=self.what,
             place=self.setting.place,
-            value=self.setting.text,
+            value=self.setting.shown,
             way_out=self.way_out,
             versions=self.versions,
         )
@@ -165,6 +172,12 @@ class Overflow:
 LOST: Final[Mapping[str, str]] = {"drop": "are left out", "truncate": "lose what is over"}
 """What the policies that discard do to longer documents."""
 
+COUNTED: Final = (
+    "hermetic pack with that --capacity and --on-overflow error names the first of them and says how many there are; "
+    "with drop or truncate it counts the tokens that are lost"
+)
+"""How the documents of a source that are too long, and their tokens, are counted."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parallel:
@@ -201,6 +214,8 @@ class Setup:
     parallel: tuple[Parallel, ...] = ()
     router_loss: Setting | None = None
     """The weight of a router's auxiliary loss."""
+    sealed: Setting | None = None
+    """The plugin that seals the model, where rows tell it their boundaries; ``None``: nothing seals it here."""
     mixers_patched: frozenset[str] = frozenset()
     """Types of models whose recurrent layers this stack itself makes respect boundaries."""
     mixers_patched_since: Bound | None = None
@@ -257,7 +272,7 @@ def _discarded(setup: Setup) -> tuple[str, ...]:
         return ()
     chosen = capacity is not None and overflow.setting.place.key == capacity.place.key
     why = "there is no other policy" if chosen else f"{overflow.setting.place.key} is {overflow.setting.text}"
-    return (f"Documents of more than {setup.row} {LOST[overflow.policy]}: {why}. hermetic plan counts the tokens.",)
+    return (f"Documents of more than {setup.row} {LOST[overflow.policy]}: {why}. {COUNTED}.",)
 
 
 _LAYOUTS: Final[Mapping[str, str]] = {
@@ -283,6 +298,7 @@ def _facts(setup: Setup) -> tuple[tuple[str, str], ...]:
         ("packing", _LAYOUTS[setup.layout]),
         ("boundaries", _TOLD[setup.told] if setup.joined else ""),
         ("attention", setup.attention.setting.text if setup.attention else ""),
+        ("sealed", f"by {setup.sealed.text}" if setup.sealed else ""),
         ("model type", f"{model.type}{'' if model.certain else ', by its name'}" if model else ""),
         ("capacity", setup.capacity.text if setup.capacity else ""),
         ("longer documents", overflow.policy if overflow else ""),

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -42,6 +42,12 @@ def audit(
     versions: Annotated[
         list[str] | None, typer.Option("--with", help="A package and its version, such as trl==1.16.0; repeat it.")
     ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Of a packed folder: folder or hub id of the tokenizer that made its rows.")
+    ] = None,
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="Of a packed folder: find near-duplicates that share a row.")
+    ] = False,
     ignore: Annotated[
         list[str] | None, typer.Option(help="A code whose findings are only counted, such as HM720; repeat it.")
     ] = None,
@@ -61,7 +67,7 @@ def audit(
         raise AuditError("--json and --sarif - both print; expected one of them, or a file for --sarif")
     require_page(html)
     ignored = _codes(ignore or [])
-    report = _audited(target or [], batch, stack, _versions(versions or []))
+    report = _audited(target or [], batch, stack, _versions(versions or []), _Folder(tokenizer, duplicates))
     report = report.without(ignored) if ignored else report
     if sarif is not None:
         from hermetic.audit.sarif import to_sarif
@@ -79,20 +85,31 @@ def audit(
         raise typer.Exit(1)
 
 
-def _audited(target: list[str], batch: Path | None, stack: str | None, versions: dict[str, str]) -> "AuditReport":
+class _Folder(NamedTuple):
+    """What only the audit of a packed folder looks at."""
+
+    tokenizer: str | None
+    duplicates: bool
+
+
+def _audited(
+    target: list[str], batch: Path | None, stack: str | None, versions: dict[str, str], folder: _Folder
+) -> "AuditReport":
     if (batch is None) == (not target):
         raise AuditError("expected one thing to audit: a file, a folder, --batch FILE, or a command after --")
     if batch is not None:
         from hermetic.audit import audit_batch
-        from hermetic.audit.anything import require_unset
+        from hermetic.audit.anything import require_folder_unset, require_unset
 
         require_unset("a batch", stack=stack, versions=versions)
+        require_folder_unset(**folder._asdict())
         return audit_batch(batch)
     if len(target) > 1 and all(Path(one).exists() for one in target):
         raise AuditError(f"{len(target)} files to audit were named; expected one. A command goes after --")
     from hermetic.audit import audit as audit_anything
 
-    return audit_anything(target if len(target) > 1 else target[0], stack=stack, versions=versions)
+    subject = target if len(target) > 1 else target[0]
+    return audit_anything(subject, stack=stack, versions=versions, **folder._asdict())
 
 
 def _codes(named: list[str]) -> list[str]:

@@ -20,6 +20,7 @@ from hermetic.plan.arrays import IntArray, owned
 from hermetic.plan.best_fit import best_fit_blocks
 from hermetic.plan.histogram import Histogram
 from hermetic.plan.optimal import optimal_blocks
+from hermetic.plan.overflow import OPTION
 
 Pattern: TypeAlias = tuple[tuple[int, int], ...]
 Counts: TypeAlias = tuple[tuple[int, int], ...]
@@ -249,8 +250,8 @@ def _refuse_long(documents: Counts, capacity: int) -> None:
     if too_long:
         raise DocumentTooLongError(
             f"{sum(number for _, number in too_long)} documents have more than {capacity} tokens, the longest "
-            f"{too_long[-1][0]}. Raise the capacity, or choose what happens to them: on_overflow='truncate', "
-            "'split' or 'drop'"
+            f"{too_long[-1][0]}. Raise the capacity, or choose what happens to them, by {OPTION}: "
+            "'truncate', 'split' or 'drop'"
         )
 
 

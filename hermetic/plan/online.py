@@ -25,6 +25,7 @@ import numpy as np
 from hermetic.errors import DocumentTooLongError, PlanError
 from hermetic.plan import arguments
 from hermetic.plan.arrays import IntArray
+from hermetic.plan.overflow import OPTION
 from hermetic.plan.rows import plan_rows
 
 DocumentId: TypeAlias = int | str
@@ -252,8 +253,8 @@ class OnlinePacker:
             return []
         raise DocumentTooLongError(
             f"document {document_id!r} has {length} tokens and a row holds {self.capacity} "
-            f"({length} > {self.capacity}). Raise the capacity, or choose what happens to it: "
-            "on_overflow='truncate', 'split' or 'drop'"
+            f"({length} > {self.capacity}). Raise the capacity, or choose what happens to it, by "
+            f"{OPTION}: 'truncate', 'split' or 'drop'"
         )
 
     def _split(self, document_id: DocumentId, length: int) -> list[Row]:

@@ -10,6 +10,8 @@ document is counted and not placed, under every policy: no row has a place for a
 - ``drop``: the whole document is lost and counted.
 """
 
+from typing import Final
+
 import numpy as np
 
 from hermetic.constants import INT32_MAX
@@ -17,6 +19,9 @@ from hermetic.errors import DocumentTooLongError, PlanError
 from hermetic.plan.arguments import exact_sum
 from hermetic.plan.arrays import IntArray
 from hermetic.plan.fragments import Fragments
+
+OPTION: Final = "on_overflow (--on-overflow on the command line)"
+"""How messages name the policy, to whoever calls a function and to whoever gives a command."""
 
 
 def refuse_long_documents(lengths: IntArray, capacity: int) -> None:
@@ -28,9 +33,8 @@ def refuse_long_documents(lengths: IntArray, capacity: int) -> None:
     raise DocumentTooLongError(
         f"document {document} has {lengths[document]} tokens and a row holds {capacity} "
         f"({lengths[document]} > {capacity}); too long: {int(too_long.sum())} of {len(lengths)} documents. "
-        "Raise the capacity, or choose what happens to them: on_overflow="
-        f"'truncate' keeps the first {capacity} tokens, 'split' cuts fragments of at most {capacity} tokens, "
-        "'drop' leaves them out"
+        f"Raise the capacity, or choose what happens to them, by {OPTION}: 'truncate' keeps the first {capacity} "
+        f"tokens, 'split' cuts fragments of at most {capacity} tokens, 'drop' leaves them out"
     )
 
 

@@ -15,6 +15,12 @@ KIND_STYLES: Final[Mapping[Kind, str]] = {
     "idle": "bright_black",
 }
 
+SHARES: Final[Mapping[Kind, Mapping[float, str]]] = {
+    "own": {0.5: "half of it or more", 0.0: "less than half"},
+    "leak": {0.5: "a part of it"},
+}
+"""Shares of a block, each with a character of its own, beside that of a whole block."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glyphs:

@@ -80,6 +80,11 @@ def panels(picture: RowPicture, *, width: int, glyphs: Glyphs) -> Iterator[list[
     yield _joined(row)
 
 
+def is_of_blocks(picture: RowPicture, *, width: int) -> bool:
+    """Whether some mask is drawn in blocks, of which a part may be read: the row is long, or the window narrow."""
+    return any(_fitting(mask, width).block > 1 for mask in picture.masks)
+
+
 def _panel(picture: RowPicture, mask: MaskPicture, width: int, glyphs: Glyphs) -> list[Text]:
     """A mask under its title and verdict."""
     mask = _fitting(mask, width)

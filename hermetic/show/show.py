@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from hermetic.errors import AuditError
 from hermetic.show.masks import Ground, ReadAs, Rule, block_for, flex_picture, picture_of
-from hermetic.show.picture import MaskPicture, RowPicture
+from hermetic.show.picture import MAX_CELLS, MaskPicture, RowPicture
 from hermetic.show.subject import Row, row_of
 
 TRUTH: Final = "boundaries"
@@ -65,6 +65,7 @@ def show(
     ground = Ground(lengths=found.lengths, real=found.real, rule=rule, block=block_for(len(found.real)))
     drawn = list(_pictures(found, ground, chosen, asked=backends is not None))
     masks = tuple(one for one in drawn if isinstance(one, MaskPicture))
+    texts = _texts(found)
     _require_all(backends, masks, found)
     return RowPicture(
         subject=found.subject,
@@ -77,10 +78,14 @@ def show(
         document_ids=found.document_ids,
         positions=found.positions,
         ids=found.ids,
-        texts=_texts(found),
+        texts=texts,
         labels=found.labels,
         masks=masks,
-        notes=(*found.notes, *(one for one in drawn if isinstance(one, str))),
+        notes=(
+            *found.notes,
+            *(one for one in drawn if isinstance(one, str)),
+            *([_why_no_texts(found)] if tokenizer is not None and texts is None else []),
+        ),
     )
 
 
@@ -169,10 +174,18 @@ def _flex_says(ground: Ground) -> str:
     return f"Told the documents: tiles {strong} are computed whole, {faint} cell by cell, others are skipped."
 
 
+def _why_no_texts(row: Row) -> str:
+    """What became of the tokenizer that was named."""
+    if row.ids is None:
+        return "the tokenizer is not used: there are no tokens here that have a text"
+    return (
+        f"the tokenizer is not used: texts are shown of rows of up to {MAX_CELLS} slots, and this one has "
+        f"{len(row.ids):,}. hermetic inspect --show 1 --tokenizer shows those of a packed folder"
+    )
+
+
 def _texts(row: Row) -> tuple[str, ...] | None:
     """Texts of tokens for a row whose every slot is drawn."""
-    from hermetic.show.picture import MAX_CELLS
-
     if row.tokenizer is None or row.ids is None or len(row.ids) > MAX_CELLS:
         return None
     from hermetic.data.show import texts_of

@@ -4,15 +4,15 @@ Guarantee: nothing of a document reaches the terminal but text that prints; what
 exclamation mark. Price: one pass over what is shown.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
-from hermetic.show.glyphs import ASCII, KIND_STYLES, UNICODE, Glyphs, style_of
-from hermetic.show.panels import panels
+from hermetic.show.glyphs import ASCII, KIND_STYLES, SHARES, UNICODE, Glyphs, style_of
+from hermetic.show.panels import is_of_blocks, panels
 from hermetic.show.picture import RowPicture
 from hermetic.show.words import (
     MEANING,
@@ -48,10 +48,20 @@ def lines(picture: RowPicture, *, width: int, ascii_only: bool) -> Iterator[Text
         yield Text()
         yield from row
     yield Text()
+    blocks = is_of_blocks(picture, width=width)
     for kind in kinds_of(picture):
-        yield Text.assemble((glyphs.of(kind, 1.0), KIND_STYLES[kind]), f" {MEANING[kind]}", overflow="fold")
+        shares = SHARES.get(kind, {}) if blocks else {}
+        shown = " ".join(glyphs.of(kind, share) for share in (1.0, *shares))
+        meaning = f" {MEANING[kind]}{_of_a_block(shares.values())}"
+        yield Text.assemble((shown, KIND_STYLES[kind]), meaning, overflow="fold")
     for note in picture.notes:
         yield Text(f"note: {note}", style="dim", overflow="fold")
+
+
+def _of_a_block(parts: Iterable[str]) -> str:
+    """What the characters before it say of a block's cells, in their order."""
+    said = ", ".join(["all of a block", *parts])
+    return f": {said}" if parts else ""
 
 
 def _slots(picture: RowPicture, width: int, glyphs: Glyphs) -> Iterator[Text]:

@@ -6,7 +6,7 @@ from typing import Final
 from hermetic.audit.finding import AuditFinding
 from hermetic.audit.rule import Example, Rule
 from hermetic.audit.rules.setup_training import refused_context
-from hermetic.audit.setup import LOST, UNKNOWN, Claim, Setup, findings_in
+from hermetic.audit.setup import COUNTED, LOST, UNKNOWN, Claim, Setup, findings_in
 
 
 def _refusals(setup: Setup) -> Iterator[AuditFinding]:
@@ -34,7 +34,7 @@ def _overflow(setup: Setup) -> Iterator[AuditFinding]:
         yield Claim(
             what=f"{what}, and neither the length nor that policy was chosen here",
             setting=overflow.setting,
-            way_out=f"Write {_names_of_choices(setup)} down; hermetic plan counts what a length costs",
+            way_out=f"Write {_names_of_choices(setup)} down; {COUNTED}",
             certainty="likely",
         ).finding("HM720")
 
@@ -60,7 +60,7 @@ def _capacity(setup: Setup) -> Iterator[AuditFinding]:
         what=f"rows have {capacity.value} tokens because nobody chose a length, and that decides which documents are "
         "too long",
         setting=capacity,
-        way_out=f"Write {capacity.place.key} down; hermetic plan shows what a length costs",
+        way_out=f"Write {capacity.place.key} down; {COUNTED}",
         certainty="likely",
     ).finding("HM721")
 
@@ -132,8 +132,9 @@ RULES: Final = (
             text="base_model: NousResearch/Llama-3.2-1B\nsequence_len: 4096\nsample_packing: true\n"
             "attn_implementation: flash_attention_2\n",
         ),
-        fix="Write the length of a row down, and the policy: best one that raises or splits. hermetic plan counts the "
-        "tokens that are over.",
+        fix="Write the length of a row down, and the policy: best one that raises or splits. hermetic pack with "
+        "--on-overflow error names the first document that is too long and says how many there are; with drop or "
+        "truncate it counts the tokens that are lost.",
         sources=("huggingface/trl#4554", "huggingface/trl#467", "huggingface/trl#5075"),
         check=_overflow,
     ),

@@ -27,8 +27,8 @@ def _unread(setup: Setup) -> Iterator[AuditFinding]:
 
 
 def _asked_by_positions(setup: Setup) -> bool:
-    """Whether it is left to the model to look for documents in positions or edges."""
-    return _whole(setup) and setup.told in {"positions", "edges"}
+    """Whether it is left to the model to look for documents in positions or edges; a seal looks for it."""
+    return _whole(setup) and setup.sealed is None and setup.told in {"positions", "edges"}
 
 
 def _whole(setup: Setup) -> bool:
@@ -71,7 +71,7 @@ def _leaks_by_attention(setup: Setup) -> Iterator[AuditFinding]:
 
 def _carries_state(setup: Setup) -> Iterator[AuditFinding]:
     found = _result(setup)
-    if found is None or not _whole(setup) or found[1].verdict != "leak" or not found[1].by_state:
+    if found is None or not _whole(setup) or found[1].verdict != "leak" or not found[1].by_state or setup.sealed:
         return
     model, result = found  # a mask over pairs of tokens is nothing to a recurrence, either
     certainty, versions = _certainty(setup, model, result)
@@ -136,7 +136,7 @@ def _cache(setup: Setup) -> Iterator[AuditFinding]:
 
 
 def _scaled(setup: Setup) -> Iterator[AuditFinding]:
-    if not setup.joined:
+    if not setup.joined or setup.sealed:
         return
     model = setup.model
     asked = setup.rope

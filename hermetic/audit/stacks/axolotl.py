@@ -59,6 +59,12 @@ _PATCHED: Final = frozenset(
     }
 )
 _REFUSED: Final = frozenset({"inkling", "jamba", "minimax", "olmo_hybrid", "zamba", "zamba2"})
+_PLUGIN: Final = "hermetic.integrations.axolotl.HermeticPlugin"
+_SEALED: Final = (
+    "hermetic's plugin seals the model, which then keeps documents apart whatever its attention and layers read, or "
+    "refuses the batch; nothing is said here of what that covers. Axolotl goes on without a plugin that it cannot "
+    'load: see that its log has no "Failed to load plugin".'
+)
 _RING_WITHOUT_EDGES: Final = {"batch_ring", "batch_zigzag", "batch_stripe"}
 
 
@@ -69,6 +75,8 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
     layout = _layout(packing)
     attention = _attention(read)
     model = model_of(read.first("base_model"), base=read.folder)
+    untold = _untold(read, layout)
+    sealed = _sealed(read, layout, untold)
     return Setup(
         stack="axolotl",
         versions=versions,
@@ -91,12 +99,14 @@ def setup_of(settings: Settings, *, versions: Versions) -> Setup:
         router_loss=written_number(read, "router_aux_loss_coef", "overrides_of_model_config.router_aux_loss_coef"),
         mixers_patched=_PATCHED,
         mixers_patched_since=("axolotl", ">=", "0.21"),
-        untold=_untold(read, layout),
-        unread=_unread(layout, attention, versions),
-        seams=_seams(read, layout),
+        sealed=sealed,
+        untold=untold,
+        unread=_unread(layout, attention, versions) if sealed is None else (),
+        seams=_seams(read, layout) if sealed is None else (),
         per_row=averages_of_devices(read),
         refusals=_refusals(read, layout, attention, model, versions),
         limits=_limits(read, layout, versions),
+        remarks=(_SEALED,) if sealed else (),
     )
 
 
@@ -123,7 +133,8 @@ def _attention(read: Reader) -> Attention:
     name = read.word("attn_implementation", None, "sample_packing")
     flag = next((flag for flag in _FLAGS if read.on(flag)), None)
     if name.value is None and flag is not None:
-        name = Setting(value=_FLAGS[flag], place=read.settings[flag].place)
+        on = read.settings[flag]
+        name = Setting(value=_FLAGS[flag], place=on.place, stands=on.text)
     if isinstance(name.value, str) and name.value.split("@")[0].split(":")[0] in _READ_POSITIONS:
         kind = attention_of(name).kind
         return Attention(kind=kind if kind in {"flash", "flex"} else "flash", setting=name)
@@ -140,6 +151,14 @@ def _overflow(read: Reader) -> Overflow | None:
     policies = {"drop": "drop", "truncate": "truncate", "raise": "raise"}
     policy = policies.get(written.value if isinstance(written.value, str) else "", "unknown")
     return Overflow(policy=policy, asked=written.written, setting=written)  # type: ignore[arg-type] # a key of the above
+
+
+def _sealed(read: Reader, layout: Layout, untold: tuple[Claim, ...]) -> Setting | None:
+    """Hermetic's plugin, where there are positions that tell a sealed model its documents."""
+    if layout not in {"packed", "flattened"} or untold:
+        return None
+    named = (one for name, one in read.settings.items() if re.fullmatch(r"plugins(\.\d+)?", name))
+    return next((one for one in named if one.value == _PLUGIN), None)
 
 
 def _untold(read: Reader, layout: Layout) -> tuple[Claim, ...]:
