@@ -52,7 +52,7 @@ def test_a_name_that_is_neither_is_refused_with_those_spelled_most_like_it():
 
     assert (asked.exit_code, asked.stdout) == (2, "")
     assert "HE710: 'qwen_next' is no folder here and no model type" in asked.stderr
-    assert "of which qwen3_next, " in asked.stderr
+    assert "; closest: qwen3_next, " in asked.stderr
     with pytest.raises(AtlasError, match=r"model_types\(\)$"):
         tiny_by_name("xyzzy")
 
@@ -61,3 +61,9 @@ def test_a_name_that_is_neither_is_refused_with_those_spelled_most_like_it():
 def test_paths_and_hub_ids_are_not_taken_for_types(place):
     assert "llama" in model_types()
     assert tiny_by_name(place) is None
+
+
+@pytest.mark.parametrize(("name", "closest"), [("nomodel", "olmoe"), ("lama", "llama, ")])
+def test_one_that_is_like_it_and_several_are_named_without_a_verb_that_fits_only_one_of_them(name, closest):
+    with pytest.raises(AtlasError, match=rf"one of hermetic.atlas.model_types\(\); closest: {closest}"):
+        tiny_by_name(name)
