@@ -80,8 +80,8 @@ def test_every_arm_has_one_row_in_each_table_with_all_of_its_numbers():
     comparison = a_comparison()
     text = on_terminal(comparison)
     named = [tr for tr in parsed(page(comparison)).iter("tr") if tr[0].get("class") == "name"]
-    rows = {tr[0].text: [td.text or "" for td in tr] for tr in named}
-    assert tuple(rows) == ARMS
+    assert tuple(tr[0].text for tr in named) == ARMS * 2
+    rows = {name: [td.text or "" for tr in named if tr[0].text == name for td in tr] for name in ARMS}
     for arm in comparison.arms:
         assert len(lines_of(text, arm.name)) == 2
         shown_there = " ".join(lines_of(text, arm.name))
@@ -91,6 +91,22 @@ def test_every_arm_has_one_row_in_each_table_with_all_of_its_numbers():
             assert number in rows[arm.name] or not arm.runs
         assert "87.5%" in shown_there
         assert "87.5%" in rows[arm.name]
+
+
+def test_the_first_table_of_the_page_holds_what_proves_that_an_arm_trains_what_padded_trains():
+    first, second, *_ = parsed(page(a_comparison())).iter("thead")
+    assert list(first.itertext()) == ["arm", "probe", "held-out", "to padded", "gradient", "used"]
+    assert list(second.itertext()) == ["arm", "train", "illusion", "held out", "tok/s", "MiB"]
+
+
+def test_the_legend_of_the_curves_says_which_lies_under_which():
+    legend = next(div for div in parsed(page(a_comparison())).iter("div") if div.get("class") == "legend")
+    assert ["".join(span.itertext()) for span in legend] == [
+        "padded (lies under sealed)",
+        "naive (lies under positions_only)",
+        "positions_only",
+        "sealed",
+    ]
 
 
 def test_an_arm_that_did_not_run_says_so_in_its_row_and_why_beside_the_tables():

@@ -82,6 +82,7 @@ def test_the_picture_of_the_demo_holds_all_that_it_measured(result):
     console.print(render(result))
     text = console.export_text()
     assert "LlamaForCausalLM: sealed" in text
+    assert "hermetic-demo-" not in text  # a folder that is gone
     assert "LlamaForCausalLM packed naively: leak" in text
     assert f"{result.summary.documents:,}" in text
     for name, arm in result.arms.items():

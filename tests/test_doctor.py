@@ -426,7 +426,7 @@ def test_a_document_without_a_target_and_the_divisor_of_the_loss_are_told():
 
     notes = targets_of([3, 2, 4], labels, num_items_in_batch=torch.tensor(11)).notes
 
-    assert notes[:2] == ("5 supervised tokens", "1 of 3 documents have no supervised token and teach nothing")
+    assert notes[:2] == ("5 supervised tokens", "1 of 3 documents has no supervised token and teaches nothing")
     assert "num_items_in_batch = 11" in notes[2]
 
 

@@ -17,7 +17,7 @@ from hermetic.errors import ProbeError, UnsupportedError
 from hermetic.markup import STEPS, Scale, escaped
 from hermetic.probe import Finding, LayerReading, LeakReport, TargetReading, reach, token_reach, with_details
 from hermetic.probe.page import MAX_DRAWN, page
-from hermetic.probe.wording import headline
+from hermetic.probe.wording import headline, size_of
 
 
 def a_report(**changes):
@@ -56,6 +56,7 @@ def everything(text="text"):
         weights=((text, 1e-8),),
         layers=(LayerReading(name=text, kind=text, influence=1e-8, reach=3),),
         note=(text,),
+        scope=text,
         reach=torch.tensor([[float(s <= t) for s in range(5)] for t in range(5)], dtype=torch.float64),
     )
 
@@ -185,6 +186,35 @@ def test_the_headline_claims_no_more_than_was_measured(case, sentence):
     report = a_report(verdict=verdict, instruments=instruments, findings=() if verdict == "sealed" else found)
     assert headline(report) == sentence
     assert sentence in "".join(parsed(page(report)).itertext())
+
+
+@pytest.mark.parametrize("instruments", [("swap", "solo"), ("solo",)], ids=str)
+def test_a_model_that_is_not_sealed_is_called_free_of_leaks_for_one_call_and_no_more(instruments):
+    report = a_report(verdict="sealed", findings=(), instruments=instruments)
+    scoped = replace(report, scope="called in one way")
+    looks = {}
+    for one in (report, scoped):
+        root = parsed(page(one))
+        (verdict,) = (div for div in root.iter("div") if "verdict" in (div.get("class") or "").split())
+        looks[one] = (verdict.get("class"), next(verdict.iter("p")).text)
+        todo = next(part for part in root.iter("section") if part[0].text == "What to do")
+        assert ("Nothing" in "".join(todo.itertext())) == (one is report)
+        assert ("called in one way" in "".join(todo.itertext())) == (one is scoped)
+    what = "leak" if "swap" in instruments else "finding"
+    assert looks == {report: ("verdict good", "sealed"), scoped: ("verdict unsure", f"no {what} in this call")}
+    assert headline(scoped).startswith("In this call no")
+    assert scoped.to_dict()["verdict"] == "sealed"
+    assert "sealed" not in text_of(page(scoped))
+
+
+def test_a_single_token_is_one_token_on_the_page_and_a_single_count_one_thing():
+    text = page(a_report(lengths=(1, 3)))
+    assert "document 0 (1 token)" in text
+    assert "1 tokens" not in text
+    ones, logits = (
+        Finding(code="c", what="w", size=1.0, unit=unit, where="", way_out="") for unit in ("ones", "logits")
+    )
+    assert (size_of(ones), size_of(replace(ones, size=2.0)), size_of(logits)) == ("1 one", "2 ones", "1 logits")
 
 
 # reach

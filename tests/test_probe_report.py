@@ -14,7 +14,7 @@ from torch import nn
 import hermetic
 from hermetic.errors import LeakError, ProbeError
 from hermetic.probe import instruments
-from hermetic.probe.report import Finding, LayerReading, LeakReport
+from hermetic.probe.report import Finding, LayerReading, LeakReport, TargetReading
 from hermetic.probe.subject import _device_of_callable, subject_from
 
 
@@ -442,6 +442,30 @@ def test_the_printed_report_has_layers_with_bars_and_notes():
     assert "note: boundaries were [inferred]" in lines
 
 
+def test_a_model_that_is_not_sealed_is_reported_with_the_call_that_the_verdict_is_about():
+    model = hermetic.seal(tiny("llama"))
+    as_it_is, sealed, by_call = (hermetic.probe(one) for one in (tiny("llama"), model, calling(model, "document_ids")))
+    opt = hermetic.probe(tiny("opt"))
+
+    assert (as_it_is.verdict, sealed.verdict, opt.verdict) == ("sealed", "sealed", "leak")
+    assert (sealed.scope, by_call.scope) == (None, None)
+    assert "Called otherwise it may leak" in as_it_is.scope
+    assert opt.scope == "Probed as it is, not sealed, and called with positions that restart, no mask and no cache."
+    assert json.loads(as_it_is.to_json())["scope"] == as_it_is.scope
+    assert as_it_is.scope in " ".join(printed(as_it_is).split())
+    assert "In this call no document reaches another" in printed(as_it_is)
+    assert "In this call" not in printed(sealed)
+
+
+def test_one_token_is_one_token_and_one_document_is_one_document_in_print():
+    report = a_report(lengths=(1, 3), targets=TargetReading(expected=(0, 2), trained=(0, 2), across=(0,)))
+    text = " ".join(printed(report).split())
+
+    assert "0 (1 token)" in text
+    assert "1 (3 tokens)" in text
+    assert "1 document is trained to predict another's token" in text
+
+
 def test_the_matrix_that_is_printed_is_the_one_that_leaks_and_marks_what_was_not_measured():
     gradients = torch.tensor([[9.0, 0.0, 1e-30], [0.0, 9.0, 0.0], [0.0, 0.0, 9.0]], dtype=torch.float64)
     measured = torch.tensor([[True, False, True], [True, True, False], [True, True, True]])
@@ -449,7 +473,7 @@ def test_the_matrix_that_is_printed_is_the_one_that_leaks_and_marks_what_was_not
     text = printed(report)
 
     assert "document swapped; gradient" in text
-    assert [line.split()[3:] for line in text.splitlines() if "tokens)" in line] == [
+    assert [line.split()[3:] for line in text.splitlines() if "token)" in line] == [
         ["·", "?", "1.0e-30"],
         ["0", "·", "?"],
         ["0", "0", "·"],

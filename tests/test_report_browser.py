@@ -72,6 +72,20 @@ def test_a_reader_meets_the_verdict_first_and_can_read_and_reach_everything(plac
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
+def test_the_tables_of_a_comparison_are_whole_on_a_screen(chromium, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(PAGES["compare"]())
+    cut = "[...document.querySelectorAll('main section > .scroll')].map(one => one.scrollWidth - one.clientWidth)"
+    beyond = {}
+    for width in WIDTHS:
+        page = chromium.new_page(viewport={"width": width, "height": 800})
+        page.goto(path.as_uri())
+        beyond[width] = page.evaluate(cut)
+        page.close()
+    assert beyond[1280] == [0, 0]
+    assert min(beyond[360]) > 0  # a table that is cut off is seen
+
+
 @pytest.mark.parametrize("kind", [*PAGES, "many"])
 def test_hostile_text_and_ten_thousand_findings_neither_run_nor_break_the_page(chromium, tmp_path, kind):
     path = tmp_path / "page.html"

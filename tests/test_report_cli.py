@@ -79,3 +79,17 @@ def test_what_was_found_is_said_though_its_page_cannot_be_written(tmp_path, pack
         assert result.exit_code == 2
         assert words in result.stdout
         assert "HE740: the report cannot be written to" in result.stderr
+
+
+def test_terminal_json_and_page_all_say_which_call_of_a_model_that_is_not_sealed_was_probed(tmp_path):
+    said = "Called otherwise it may leak"
+    shown, as_json = run("probe", "llama", "--html", tmp_path / "page.html"), run("probe", "llama", "--json")
+    page = (tmp_path / "page.html").read_text()
+
+    assert shown.stdout.count(said) == 1
+    assert said in json.loads(as_json.stdout)["scope"]
+    assert said in page
+    assert "No document reaches another" not in page
+    sealed = run("probe", "llama", "--seal", "--html", tmp_path / "sealed.html").stdout
+    assert "Probed after hermetic.seal" in sealed
+    assert said not in sealed + (tmp_path / "sealed.html").read_text()

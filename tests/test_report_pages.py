@@ -12,6 +12,7 @@ from test_house_floors import loaded_by
 from test_probe_page import everything
 
 from hermetic.data import open_packed, pack_sources
+from hermetic.doctor.wording import batch_in_words
 from hermetic.errors import DataError, PackedDataError, ReportError
 from hermetic.report import audit_page, doctor_page, pack_page, write_report
 from hermetic.report.audit import MAX_ENTRIES, MAX_PLACES
@@ -166,6 +167,44 @@ def test_a_diagnosis_says_on_its_page_what_it_says_on_a_terminal():
     look, (word, sentence) = looks_of(doctor_page(other))
     assert (look, word) == ("bad", "not sound")
     assert sentence.startswith("Text; otherwise the documents of a row")
+
+
+def batch_facts(**changes):
+    page = doctor_page(a_diagnosis(**changes))
+    heads = ("rows", "documents", "length of a document", "real tokens", "says where documents start")
+    rows = [["".join(one.itertext()) for one in tr] for tr in parsed(page).iter("tr")]
+    return {row[0]: row[1] for row in rows if row[0] in heads}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"source": None, "inferred": True}, "nothing, so each row counts as one"),
+        ({"source": "position_ids", "inferred": True}, "position_ids, which is made for something else"),
+        ({"source": "seq_idx", "inferred": False}, "seq_idx"),
+        (
+            {"source": None, "inferred": True, "packing": "contradictory", "report": None, "documents": ()},
+            "arguments that contradict each other",
+        ),
+    ],
+)
+def test_the_page_of_a_diagnosis_says_who_says_where_documents_start(changes, said):
+    found = batch_facts(**changes)
+    assert found["says where documents start"] == said
+    assert ("documents" in found) == (changes.get("documents") != ())
+
+
+@pytest.mark.parametrize(
+    ("documents", "sentence", "length"),
+    [
+        ((256,) * 8, "8 documents of 256 tokens;", "256 tokens"),
+        ((1,), "1 document of 1 token;", "1 token"),
+        ((1, 1200), "2 documents of 1 to 1,200 tokens;", "1 to 1,200 tokens"),
+    ],
+)
+def test_a_diagnosis_counts_its_documents_in_plain_words(documents, sentence, length):
+    assert sentence in batch_in_words(a_diagnosis(documents=documents))
+    assert batch_facts(documents=documents)["length of a document"] == length
 
 
 def test_the_first_row_is_drawn_where_it_is_known_and_nowhere_else():

@@ -44,6 +44,34 @@ def paths(figure, colour, *, kind="wide", filled=False):
     return [[(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", d)] for d in found]
 
 
+def widths(figure, colour):
+    svg = next(svg for svg in parsed(figure).iter("svg") if svg.get("class") == "plot wide")
+    styles = [path.get("style") for path in svg.iter("path") if f"stroke:var(--{colour})" in path.get("style")]
+    return [float(re.search(r"stroke-width:([\d.]+)", style)[1]) for style in styles]
+
+
+def test_a_line_under_others_is_wider_than_they_are_and_the_legend_names_them():
+    low, high = [0.0, 1.0, 2.0], [0.0, 1.0, 200.0]
+    figure = lines(low, high, [0.5, 1.5, 1.5], low).figure()
+    assert "line 0 (lies under line 2 and line 3)</span>" in figure
+    assert "line 2 (lies under line 3)</span>" in figure
+    assert ">line 1</span>" in figure
+    assert ">line 3</span>" in figure
+    assert [widths(figure, f"c{look}") for look in range(4)] == [[5.0], [1.8], [3.4], [1.8]]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([0.0, 1.0, 2.0], [0.0, 1.02, 2.0]),  # two pixels apart at one point
+        ([0.0, 1.0, math.nan], [0.0, 1.0, 2.0]),  # goes on where the other has a gap
+        ([math.nan] * 3, [math.nan] * 3),  # neither is drawn
+    ],
+)
+def test_lines_that_can_be_told_apart_lie_under_none(first, second):
+    assert "lies under" not in lines(first, second).figure()
+
+
 def whole(*figures):
     verdict = Verdict(kind="test", subject="s", look="good", word="w", sentence="s")
     return document(verdict, [section("Plots", *figures)])

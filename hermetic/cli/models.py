@@ -65,20 +65,15 @@ def probe(
         print_json(report.to_dict())
     else:
         out_console.print(report)
-        out_console.print(_what_was_probed(sealed=seal), style="dim", highlight=False)
+        if seal and report.verdict == "sealed":
+            out_console.print(_SEALED_FIRST, style="dim", highlight=False)
     if html is not None:
         write_report(report, html)
     if report.verdict != "sealed":
         raise typer.Exit(1)
 
 
-def _what_was_probed(*, sealed: bool) -> str:
-    if sealed:
-        return "Probed after hermetic.seal: the model keeps documents apart however it is called."
-    return (
-        "Probed as it is, not sealed, and called with positions that restart, no mask and no cache. Called otherwise "
-        "it may leak: try --seal, or probe your own call in Python."
-    )
+_SEALED_FIRST = "Probed after hermetic.seal: the model keeps documents apart however it is called."
 
 
 @app.command(

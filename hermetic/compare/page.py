@@ -1,6 +1,7 @@
 """A comparison as one page: no network, no script; curves are inline SVG, and all text is escaped.
 
-Guarantee: the same numbers as on the terminal, one row for each arm, and the reason of every arm that did not run.
+Guarantee: the same numbers as on the terminal, one row for each arm in each table, and the reason of every arm that
+did not run.
 Price: some hundred kilobytes, and the time of :mod:`hermetic.markup.plot`.
 """
 
@@ -11,6 +12,7 @@ from hermetic.compare.wording import (
     COLUMNS,
     LEGEND,
     NOT_RUN,
+    PROOF_COLUMNS,
     advice,
     floor_in_words,
     headline,
@@ -56,21 +58,34 @@ def _refusals(comparison: Comparison) -> Section | None:
 
 
 def _table(comparison: Comparison) -> Section:
-    head = ("arm", "probe", *COLUMNS.values(), "used")
-    lines = (_row(comparison, arm) for arm in comparison.arms)
-    whole = table(head, lines, name="Arm by arm", numbers=range(2, len(head)))
-    return section("Arm by arm", whole, soft(f"{LEGEND} {floor_in_words(comparison)}"))
+    """Two tables, so that neither is wider than a screen: whether an arm trains what padded trains, and the rest."""
+    head = ("arm", "probe", *(COLUMNS[column] for column in PROOF_COLUMNS), "used")
+    proof = (_proof(comparison, arm) for arm in comparison.arms)
+    others = tuple(column for column in COLUMNS if column not in PROOF_COLUMNS)
+    more = (row(arm.name, *_numbers(comparison, arm, others), kind="name") for arm in comparison.arms)
+    titles = ("arm", *(COLUMNS[column] for column in others))
+    return section(
+        "Arm by arm",
+        table(head, proof, name="Arm by arm", numbers=range(2, len(head))),
+        "<h3>Train loss, illusion and cost</h3>",
+        table(titles, more, name="Train loss, illusion and cost of each arm", numbers=range(1, len(titles))),
+        soft(f"{LEGEND} {floor_in_words(comparison)}"),
+    )
 
 
-def _row(comparison: Comparison, arm: ArmResult) -> str:
-    numbers = [shown(column, spread_of(comparison, arm, column)) for column in COLUMNS]
-    if not arm.runs:
-        numbers[0] = NOT_RUN
+def _proof(comparison: Comparison, arm: ArmResult) -> str:
     verdict = (arm.verdict or "-").replace("_", " ")
     look = {"sealed": "ok", "leak": "beyond"}.get(verdict, "")
-    cells = [cell(number, "number") for number in (*numbers, f"{arm.utilization:.1%}")]
+    cells = (*_numbers(comparison, arm, PROOF_COLUMNS), cell(f"{arm.utilization:.1%}", "number"))
     about = f'<br/><span class="soft">{escaped(arm.about)}</span>'
     return row(arm.name, cell(verdict, look), *cells, kind="name", more=about)
+
+
+def _numbers(comparison: Comparison, arm: ArmResult, columns: tuple[str, ...]) -> list[str]:
+    numbers = [shown(column, spread_of(comparison, arm, column)) for column in columns]
+    if not arm.runs:
+        numbers[0] = NOT_RUN
+    return [cell(number, "number") for number in numbers]
 
 
 def _illusions(comparison: Comparison) -> Section | None:

@@ -20,6 +20,9 @@ COLUMNS = {
 LOSS_COLUMNS = ("train_loss", "heldout_loss", "heldout_minus_padded", "train_illusion", "heldout_illusion")
 COST_COLUMNS = ("gradient_difference", "tokens_per_second", "memory")
 
+PROOF_COLUMNS = ("heldout_loss", "heldout_minus_padded", "gradient_difference")
+"""What says whether an arm trains what padded trains; a page has room for more columns, and shows these first."""
+
 LEGEND = (
     "Losses are in nats per supervised token. train: of the last tenth of the steps, in the arm's own layout. "
     "held-out: of other documents, each run alone. to padded: held-out loss minus that of padded with the same seed. "

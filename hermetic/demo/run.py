@@ -95,7 +95,9 @@ def run_demo(*, size: DemoSize | None = None, on_stage: Callable[[str], None] = 
         for arm in arms:
             on_stage(f"training the {arm.name} arm")
             results[arm.name] = _trained(subject, arm, start)
-        return DemoResult(summary=inspect_packed(rows.trained.path), naive=naive, sealed=sealed, arms=results)
+        packed = inspect_packed(rows.trained.path)
+        summary = replace(packed, path=Path(packed.path).name)  # the folder is gone when anyone reads it
+        return DemoResult(summary=summary, naive=naive, sealed=sealed, arms=results)
 
 
 def _rows(folder: Path, size: DemoSize) -> ComparedRows:

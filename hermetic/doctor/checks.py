@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hermetic.constants import IGNORE_INDEX
 from hermetic.doctor.documents import Documents
+from hermetic.markup import counted
 from hermetic.probe import Finding
 
 Ints = NDArray[np.int64]
@@ -87,7 +88,7 @@ def _across_a_seam(wrong: int, seams: int, name: str) -> Finding:
         code="HM401",
         what="the last token of a document is trained to predict the first token of the next one",
         size=float(wrong),
-        unit=f"of {seams} seams",
+        unit=f"of {counted(seams, 'seam')}",
         where=name,
         way_out=f"Set {name} to -100 at {where} in the collator, or call hermetic.seal(model), which does",
     )
@@ -95,19 +96,24 @@ def _across_a_seam(wrong: int, seams: int, name: str) -> Finding:
 
 def _weights(call: Mapping[str, Any], targets: Ints, wrong: NDArray[np.bool_], documents: Documents) -> tuple[str, ...]:
     """How much each document counts in the loss of this call."""
-    counted = documents.real & (targets != IGNORE_INDEX) & ~wrong
-    number = np.cumsum(documents.starts.ravel())[counted.ravel()]
+    trained = documents.real & (targets != IGNORE_INDEX) & ~wrong
+    number = np.cumsum(documents.starts.ravel())[trained.ravel()]
     each = np.bincount(number, minlength=len(documents.lengths) + 1)[1:]
     silent = int((each == 0).sum())
-    notes = [f"{int(counted.sum())} supervised tokens"]
+    notes = [counted(int(trained.sum()), "supervised token")]
     if silent:
-        notes.append(f"{silent} of {len(each)} documents have no supervised token and teach nothing")
+        notes.append(_silence(silent, len(each)))
     given = call.get("num_items_in_batch")
     if given is None:
         notes.append("what the loss is divided by is decided outside of this call, and was not seen")
     else:
         notes.append(f"the loss is divided by num_items_in_batch = {_number(given):g}, for all batches of the step")
     return tuple(notes)
+
+
+def _silence(silent: int, count: int) -> str:
+    verbs = "has no supervised token and teaches" if silent == 1 else "have no supervised token and teach"
+    return f"{silent} of {counted(count, 'document')} {verbs} nothing"
 
 
 def _number(value: Any) -> float:
@@ -131,9 +137,9 @@ def check_text(ids: Ints, real: NDArray[np.bool_], *, begin: frozenset[int], end
     if begins or 2 * int(cut.sum()) >= len(ids):
         return Checked(findings=(_without_boundaries(begins or int(ends.sum())),))
     if ends.any():
-        return Checked(
-            notes=(f"{ends.sum()} tokens that end a text lie inside rows: as it seems, turns of a conversation",)
-        )
+        count = int(ends.sum())
+        ending_tokens = "1 token that ends a text lies" if count == 1 else f"{count:,} tokens that end a text lie"
+        return Checked(notes=(f"{ending_tokens} inside rows: as it seems, turns of a conversation",))
     return Checked()
 
 

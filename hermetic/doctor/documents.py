@@ -32,7 +32,7 @@ class Documents:
     source: str | None
     """The argument that says it; ``None`` when the call says nothing, and each row counts as one document."""
     inferred: bool
-    """Read off positions or a mask, which are made for something else."""
+    """Read off positions or a mask, which are made for something else; ``True`` without a source, too."""
 
     @property
     def lengths(self) -> tuple[int, ...]:

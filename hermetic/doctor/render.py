@@ -7,6 +7,7 @@ from rich.text import Text
 
 from hermetic.doctor.wording import ENDED, batch_in_words, headline
 from hermetic.probe.render import explained
+from hermetic.probe.wording import size_of
 
 if TYPE_CHECKING:
     from hermetic.doctor.diagnosis import Diagnosis
@@ -30,5 +31,5 @@ def render(diagnosis: "Diagnosis") -> Group:
 
 def _finding(finding: "Finding") -> Text:
     text = Text(f"{finding.code} ", style="bold red")
-    text.append(f"{finding.what} ({finding.size:.4g} {finding.unit}) in {finding.where}", style="not bold default")
+    text.append(f"{finding.what} ({size_of(finding)}) in {finding.where}", style="not bold default")
     return text.append(f"\n      {finding.way_out}", style="not bold dim default")

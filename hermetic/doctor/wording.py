@@ -1,5 +1,6 @@
 """A diagnosis in words, for the terminal and for the page."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hermetic.markup import counted
@@ -32,13 +33,32 @@ def headline(diagnosis: "Diagnosis") -> tuple[str, str]:
     return word, sentence
 
 
+def lengths_in_words(lengths: Sequence[int]) -> str:
+    """How long documents are.
+
+    Example:
+        >>> lengths_in_words([5, 1234]), lengths_in_words([256, 256]), lengths_in_words([1])
+        ('5 to 1,234 tokens', '256 tokens', '1 token')
+    """
+    shortest, longest = min(lengths), max(lengths)
+    return counted(longest, "token") if shortest == longest else f"{shortest:,} to {counted(longest, 'token')}"
+
+
+def source_in_words(diagnosis: "Diagnosis") -> str:
+    """Who says where documents start."""
+    if diagnosis.packing == "contradictory":
+        return "arguments that contradict each other"
+    if diagnosis.source is None:
+        return "nothing, so each row counts as one"
+    return f"{diagnosis.source}, which is made for something else" if diagnosis.inferred else diagnosis.source
+
+
 def batch_in_words(diagnosis: "Diagnosis") -> str:
     """What the first training batch holds, and who says where its documents start."""
     text = f"first training batch: {diagnosis.rows} x {diagnosis.slots} tokens"
     if not diagnosis.documents:
         return text
-    documents = counted(len(diagnosis.documents), "document")
-    text += f", {documents} of {min(diagnosis.documents)} to {max(diagnosis.documents)} tokens"
+    text += f", {counted(len(diagnosis.documents), 'document')} of {lengths_in_words(diagnosis.documents)}"
     if diagnosis.source is None:
         return f"{text}; nothing says where documents start, so each row counts as one"
     how = f"inferred from {diagnosis.source}" if diagnosis.inferred else f"given as {diagnosis.source}"

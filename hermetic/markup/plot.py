@@ -2,7 +2,8 @@
 
 Algorithm: every plot is drawn twice, for a screen and for a phone, and the page's style shows the one that fits; see
 :mod:`hermetic.markup.inline`. Values that are not finite are gaps.
-Guarantee: what a plot shows stands in its table; lines are told apart by dashes, too.
+Guarantee: what a plot shows stands in its table; lines are told apart by dashes, too. A line that lies under later
+ones is wider than they are, and the legend names them.
 Price: a second for the first plot of a process, for matplotlib is imported, and a tenth for each further one.
 """
 
@@ -23,6 +24,12 @@ _LETTER: Final = 6.6
 
 DASHES: Final[tuple[tuple[int, ...], ...]] = ((), (8, 3), (2, 3), (10, 3, 2, 3), (4, 4))
 """Of the looks of lines, so that nobody needs their colours to tell them apart."""
+
+_WIDTH: Final = 1.8
+"""Of a line in pixels."""
+
+_NEAR: Final = 1 / 200
+"""Of the range of a plot, about a pixel: lines nowhere further apart lie on each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,21 +110,36 @@ class Lines:
         Raises:
             MissingDependencyError: matplotlib is not installed.
         """
-        entries = (f"<span>{swatch(line.look)}{escaped(line.name)}</span>" for line in self.lines)
+        said = (f"{swatch(line.look)}{escaped(self._said(at))}" for at, line in enumerate(self.lines))
+        entries = (f"<span>{one}</span>" for one in said)
         legend = f'<div class="legend">{"".join(entries)}</div>'
         return _figure(self._draw, name=self.name, about=self.about, numbers=self._table(rows), legend=legend)
 
+    def _said(self, at: int) -> str:
+        over = [line.name for line in self._over(at)]
+        names = " and ".join(part for part in (", ".join(over[:-1]), *over[-1:]) if part)
+        return f"{self.lines[at].name} (lies under {names})" if over else self.lines[at].name
+
+    def _over(self, at: int) -> list[Line]:
+        """The later lines that cannot be told from this one by where they are."""
+        near = _NEAR * _range_of(self.lines)
+        return [later for later in self.lines[at + 1 :] if _is_along(self.lines[at], later, near)]
+
     def _draw(self, axes: "Axes", width: int) -> None:
-        for line in self.lines:
+        for at, line in enumerate(self.lines):
             colour = COLOUR[f"c{line.look}"]
             outline = _outline(self.points, line)
             if outline:
                 axes.fill(*zip(*outline, strict=True), color=colour, alpha=0.15, linewidth=0, clip_on=False)
             means = [value if math.isfinite(value) else math.nan for value in line.mean]
-            (drawn,) = axes.plot(self.points, means, color=colour, linewidth=1.8, clip_on=False)
+            (drawn,) = axes.plot(self.points, means, color=colour, linewidth=self._width(at), clip_on=False)
             if DASHES[line.look]:
                 drawn.set_dashes(DASHES[line.look])
         name_axes(axes, across=self.across, up=self.up, width=width)
+
+    def _width(self, at: int) -> float:
+        """In pixels: of up to three lines that lie on each other, each is seen on both sides of the next."""
+        return _WIDTH + 1.6 * min(2, len(self._over(at)))
 
     def _table(self, rows: int) -> str:
         count = len(self.points)
@@ -128,6 +150,20 @@ class Lines:
 
     def _readings(self, at: int) -> Iterator[str]:
         return (cell(_reading(line, at), "number") for line in self.lines)
+
+
+def _range_of(lines: Sequence[Line]) -> float:
+    """From the lowest to the highest mean."""
+    finite = [value for line in lines for value in line.mean if math.isfinite(value)]
+    return max(finite) - min(finite) if finite else 0.0
+
+
+def _is_along(line: Line, other: Line, near: float) -> bool:
+    """Whether two lines have gaps at the same points, and are nowhere further apart than ``near``."""
+    pairs = list(zip(line.mean, other.mean, strict=True))
+    both = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    gaps = sum(math.isfinite(a) or math.isfinite(b) for a, b in pairs) - len(both)
+    return bool(both) and not gaps and all(abs(a - b) <= near for a, b in both)
 
 
 def _outline(points: Sequence[float], line: Line) -> list[tuple[float, float]]:

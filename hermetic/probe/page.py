@@ -15,10 +15,12 @@ from hermetic.errors import ProbeError
 from hermetic.markup import (
     STEPS,
     HeatMap,
+    Look,
     Scale,
     Section,
     Verdict,
     cell,
+    counted,
     document,
     escaped,
     facts,
@@ -39,6 +41,7 @@ from hermetic.probe.wording import (
     reach_in_words,
     readings,
     size_of,
+    verdict_in_words,
 )
 
 MAX_DRAWN = 64
@@ -56,7 +59,7 @@ def page(report: LeakReport) -> str:
     Raises:
         ProbeError: ``report.reach`` is not of the report's own documents.
     """
-    return document(_verdict(report), [to_do(report.findings), *evidence(report)])
+    return document(_verdict(report), [to_do(report.findings, scope=report.scope), *evidence(report)])
 
 
 def evidence(report: LeakReport) -> tuple[Section | None, ...]:
@@ -71,29 +74,36 @@ def evidence(report: LeakReport) -> tuple[Section | None, ...]:
 
 def _verdict(report: LeakReport) -> Verdict:
     tokens, floor = sum(report.lengths), report.noise_floor
-    measured = (
-        f"{len(report.lengths)} documents, {tokens} tokens; measured by {', '.join(report.instruments) or 'none'}"
-    )
+    probed = f"{counted(len(report.lengths), 'document')}, {counted(tokens, 'token')}"
+    measured = f"{probed}; measured by {', '.join(report.instruments) or 'none'}"
     noise = "" if floor is None else f"; rounding alone moves logits by {number(floor)} (noise floor)"
     return Verdict(
         kind="probe",
         subject=report.subject,
-        look="good" if report.verdict == "sealed" else "bad",
-        word=report.verdict.replace("_", " "),
+        look=_look(report),
+        word=verdict_in_words(report),
         sentence=headline(report),
         facts=f"{measured}{noise}.",
     )
 
 
-def to_do(findings: Sequence[Finding]) -> Section:
-    """Every finding with its way out."""
+def _look(report: LeakReport) -> Look:
+    """What holds for one call is not a model that keeps documents apart."""
+    if report.verdict != "sealed":
+        return "bad"
+    return "good" if report.scope is None else "unsure"
+
+
+def to_do(findings: Sequence[Finding], *, scope: str | None = None) -> Section:
+    """Every finding with its way out, and which call all of it is about, if that has to be said."""
+    about = () if scope is None else (f"<p>{escaped(scope)}</p>",)
     if not findings:
-        return section("What to do", "<p>Nothing: there is no finding.</p>")
+        return section("What to do", *(about or ("<p>Nothing: there is no finding.</p>",)))
     shown = (
         finding(code=one.code, what=f"{one.what} ({size_of(one)})", where=(one.where,), way_out=one.way_out)
         for one in findings
     )
-    return section("What to do", *shown)
+    return section("What to do", *shown, *about)
 
 
 def _documents_map(report: LeakReport) -> Section | None:
@@ -146,7 +156,7 @@ def _largest(matrix: torch.Tensor, each: int) -> torch.Tensor:
 
 def _named(report: LeakReport, group: range) -> str:
     if len(group) == 1:
-        return f"document {group.start} ({report.lengths[group.start]} tokens)"
+        return f"document {group.start} ({counted(report.lengths[group.start], 'token')})"
     return f"one of documents {group.start} to {group.stop - 1}"
 
 

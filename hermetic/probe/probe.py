@@ -34,6 +34,7 @@ from hermetic.probe.sample import documents_of, is_small, two_documents, two_of
 from hermetic.probe.subject import Forward, Subject, packed_run, subject_from
 from hermetic.probe.targets import Targets, logits_and_targets, targets
 from hermetic.probe.weights import Weights, weights
+from hermetic.probe.wording import scope_of
 from hermetic.seal.measure import (
     FLOOR_FACTOR,
     FORWARD_FAILURES,
@@ -364,6 +365,7 @@ def _report(
         weights=None if measured.weights is None else measured.weights.readings(),
         layers=read_layers(subject, batch) if verdict == "leak" else None,
         note=note,
+        scope=scope_of(verdict) if subject.as_is else None,
     )
 
 

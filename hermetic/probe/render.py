@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from hermetic.markup import Scale, number
+from hermetic.markup import Scale, counted, number
 from hermetic.probe.wording import headline, measured_pairs, reach_in_words, readings, size_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _NAME = 30
 
 
 def render(report: "LeakReport") -> Group:
-    """Verdict, who reaches whom, layers, readings, findings and notes, for a terminal of 80 columns."""
+    """Verdict, who reaches whom, layers, readings, findings, notes and scope, for a terminal of 80 columns."""
     colour = "green" if report.verdict == "sealed" else "red"
     verdict = Text(f"{report.subject}: {report.verdict}\n", style=f"bold {colour}")
     parts: list[Text | Table | Group] = [verdict.append(headline(report), style="not bold default")]
@@ -39,6 +39,7 @@ def render(report: "LeakReport") -> Group:
     parts += [_finding(finding) for finding in report.findings]
     parts += [explained(finding.code) for finding in report.findings[:1]]
     parts += [Text(f"note: {note}") for note in report.note]
+    parts += [] if report.scope is None else [Text(report.scope, style="dim")]
     return Group(*parts)
 
 
@@ -69,7 +70,7 @@ def _matrix(report: "LeakReport", shown: torch.Tensor) -> Group:
         cells = [
             Text("·") if i == j else _cell(float(shown[i, j]), bool(measured[i, j]), wide=wide) for j in range(drawn)
         ]
-        table.add_row(f"{i}" if wide else f"{i} ({report.lengths[i]} tokens)", *cells)
+        table.add_row(f"{i}" if wide else f"{i} ({counted(report.lengths[i], 'token')})", *cells)
     return Group(Text(f"row: document moved, column: document swapped; {unit}{more}"), table)
 
 

@@ -96,6 +96,9 @@ class LeakReport:
     """``[T, T]``: largest gradient of token t's logits at token s's embeddings, from ``token_reach``; not probed."""
     note: tuple[str, ...] = ()
     """What has to be known to read the numbers, such as that boundaries were inferred from position_ids."""
+    scope: str | None = None
+    """Which call the verdict is about, where a model that is not sealed was probed as it is; another call of it may
+    come to another verdict. ``None`` for a sealed model, and for a callable, which makes the call itself."""
 
     def raise_for_leaks(self) -> None:
         """Raise unless isolation was measured and holds.
@@ -141,6 +144,7 @@ class LeakReport:
             "layers": None if self.layers is None else [asdict(layer) for layer in self.layers],
             "reach": _plain(self.reach),
             "note": list(self.note),
+            "scope": self.scope,
         }
 
     def to_json(self) -> str:

@@ -61,6 +61,8 @@ class Subject:
     """Runs the subject with its own loss; ``None`` when it has none."""
     counts: bool = False
     """The loss can be told the number of supervised tokens of the whole step."""
+    as_is: bool = False
+    """A model that is not sealed, called with what a packed batch gives: what it does holds for this call."""
     precision: Float32 | None = None
     """In what it runs, if not in its own dtypes."""
     kept: dict[PackedBatch, Runs] = field(default_factory=dict)
@@ -244,6 +246,7 @@ def subject_from(model: nn.Module | Forward, *, seed: int) -> Subject:
             seed=seed,
             loss_forward=_module_loss_forward(model) if "labels" in parameters_of(model) else None,
             counts=_takes(model, "num_items_in_batch"),
+            as_is=not is_sealed(model),
         )
     if not callable(model):
         raise ProbeError(

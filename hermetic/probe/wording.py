@@ -4,27 +4,53 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hermetic.markup import number
+from hermetic.markup import counted, number
 from hermetic.seal.measure import FLOOR_FACTOR
 
 if TYPE_CHECKING:
     from hermetic.probe.report import Finding, LeakReport
 
 
+_SINGULAR = {"ones": "one", "edges": "edge", "arguments": "argument", "seams": "seam", "labels": "label"}
+"""Units of counts."""
+
+
 def size_of(finding: "Finding") -> str:
-    """Size and unit of a finding; counts are whole: ``31 ones``, ``0.0012 logits``."""
-    count = finding.size.is_integer() and finding.size < 1e9
-    return f"{finding.size:.0f} {finding.unit}" if count else f"{finding.size:.2g} {finding.unit}"
+    """Size and unit of a finding; counts are whole: ``31 ones``, ``1 one``, ``0.0012 logits``."""
+    if not finding.size.is_integer() or finding.size >= 1e9:
+        return f"{finding.size:.2g} {finding.unit}"
+    unit = _SINGULAR.get(finding.unit, finding.unit) if finding.size == 1.0 else finding.unit
+    return f"{finding.size:.0f} {unit}"
+
+
+def scope_of(verdict: str) -> str:
+    """Which call a verdict on a model is about that is not sealed."""
+    how = "Probed as it is, not sealed, and called with positions that restart, no mask and no cache."
+    if verdict == "leak":
+        return how
+    return f"{how} Called otherwise it may leak: seal it (--seal, or hermetic.seal), or probe your own call in Python."
+
+
+def verdict_in_words(report: "LeakReport") -> str:
+    """The verdict as a title; where it holds for one call, the title says that and no more."""
+    if report.verdict == "sealed" and report.scope is not None:
+        return f"no {'leak' if _measures_isolation(report) else 'finding'} in this call"
+    return report.verdict.replace("_", " ")
+
+
+def _measures_isolation(report: "LeakReport") -> bool:
+    return bool({"swap", "gradient"} & set(report.instruments))
 
 
 def headline(report: "LeakReport") -> str:
     """The verdict in a sentence, claiming no more than was measured."""
-    isolated = bool({"swap", "gradient"} & set(report.instruments))
+    isolated = _measures_isolation(report)
     apart = "no document reaches another" if isolated else "whether documents reach each other was not measured"
     what = report.findings[0].what if report.findings else report.verdict
     if report.verdict == "sealed":
         alone = ", and each is computed as if it were alone" if isolated and "solo" in report.instruments else ""
-        return _sentence(f"{apart}{alone}" if isolated else f"nothing was found, but {apart}")
+        call = "" if report.scope is None else "in this call "
+        return _sentence(f"{call}{apart}{alone}" if isolated else f"{call}nothing was found, but {apart}")
     if report.verdict == "leak":
         return _sentence(what)
     if report.verdict == "unsupported":
@@ -111,7 +137,8 @@ def _targets(report: "LeakReport") -> str | None:
         return None
     expected, trained, across = sum(report.targets.expected), report.targets.trained, report.targets.across
     known = "trained tokens are not known" if trained is None else f"{sum(trained)} of {expected} tokens are trained"
-    return f"{known}; {len(across)} documents are trained to predict another's token"
+    verb = "is" if len(across) == 1 else "are"
+    return f"{known}; {counted(len(across), 'document')} {verb} trained to predict another's token"
 
 
 def _weights(report: "LeakReport") -> str | None:

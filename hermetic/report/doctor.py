@@ -3,7 +3,7 @@
 from itertools import accumulate
 
 from hermetic.doctor import Diagnosis
-from hermetic.doctor.wording import ENDED, batch_in_words, headline
+from hermetic.doctor.wording import ENDED, batch_in_words, headline, lengths_in_words, source_in_words
 from hermetic.markup import Look, Section, Verdict, capital, document, escaped, facts, section, soft
 from hermetic.probe.page import evidence, to_do
 from hermetic.report.mask import mask_of
@@ -40,16 +40,17 @@ def _look(diagnosis: Diagnosis) -> Look:
 
 def _batch(diagnosis: Diagnosis) -> Section:
     lengths = diagnosis.documents
-    said = "nothing" if diagnosis.source is None else diagnosis.source
     pairs = [
         ("rows", f"{diagnosis.rows:,}"),
         ("tokens per row, padding included", f"{diagnosis.slots:,}"),
-        ("documents", f"{len(lengths):,}"),
-        ("real tokens", f"{sum(lengths):,}"),
-        ("says where documents start", f"{said}, which is made for something else" if diagnosis.inferred else said),
+        ("says where documents start", source_in_words(diagnosis)),
     ]
-    if lengths:
-        pairs.insert(3, ("tokens of a document", f"{min(lengths):,} to {max(lengths):,}"))
+    if lengths:  # unknown where the call contradicts itself
+        pairs[2:2] = [
+            ("documents", f"{len(lengths):,}"),
+            ("length of a document", lengths_in_words(lengths)),
+            ("real tokens", f"{sum(lengths):,}"),
+        ]
     return section("The first training batch", facts(pairs, name="The first training batch"))
 
 
