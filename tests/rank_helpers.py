@@ -19,7 +19,7 @@ def on_ranks(function, folder, *arguments, ranks=2):
         raised = sorted(Path(folder).glob("raised-*"), key=lambda path: path.stat().st_mtime_ns)
         if raised:
             raise torch.multiprocessing.ProcessRaisedException(
-                raised[0].read_text("utf-8"), error.error_index, error.pid
+                raised[0].read_text("utf-8"), error.error_index, error.error_pid
             ) from error
         raise
 
